@@ -1,0 +1,1 @@
+"""The vocabulary that all stages share. Imports nothing from tasks/ or flows/."""

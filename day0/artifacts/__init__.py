@@ -1,0 +1,1 @@
+"""What stages hand to each other: one file per artifact type."""

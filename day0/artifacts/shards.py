@@ -1,0 +1,32 @@
+"""RankShards: a checkpoint split for a layout, in the files that an engine loads."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from day0.artifacts.base import Artifact, Frozen
+
+
+class Dropped(Frozen):
+    """A source tensor that is not written, and why."""
+
+    tensor: str
+    reason: str
+
+
+class RankShards(Artifact):
+    """A model folder that an engine serves. `files` lists all of it; `ranks.json` tells where each tensor is from."""
+
+    kind: ClassVar[str] = "shards"
+
+    layout: str
+    """`vllm` (sharded_state), `hf` or `deepseek`."""
+    engine: str
+    """The engine and version whose tensor names are written, such as `vllm 0.32.0`."""
+    tp: int
+    pp: int
+    ep: int
+    ranks: int
+    bytes_read: int
+    bytes_written: int
+    dropped: tuple[Dropped, ...] = ()

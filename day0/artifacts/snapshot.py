@@ -1,0 +1,46 @@
+"""Snapshot: a release as it lies on this machine, pinned and checked."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import ClassVar, Literal
+
+from day0.artifacts.base import Artifact, Frozen
+
+FaultKind = Literal[
+    "size", "digest", "header", "layout", "dtype", "name", "missing_shard", "missing_tensor", "extra_tensor",
+    "duplicate_tensor", "index", "scale_pair", "unsafe_path", "not_regular", "incomplete_download", "unsafe_file",
+]  # fmt: skip
+
+
+class Fault(Frozen):
+    """Something wrong with a checkpoint, named to the file and, where there is one, the tensor."""
+
+    kind: FaultKind
+    file: str | None = None
+    tensor: str | None = None
+    detail: str
+
+
+class Snapshot(Artifact):
+    """A model folder whose every file is known by size and SHA-256 (in `files`, relative to `location`)."""
+
+    kind: ClassVar[str] = "snapshot"
+
+    source: str
+    """As the user may write it again: `hf:ORG/NAME` or `dir:PATH`."""
+    name: str
+    """Short name for people and for slugs: `ORG/NAME`, or the folder's name."""
+    revision: str
+    """The hub's commit; for a folder the digest of its file list."""
+    location: str
+    """Absolute path of the model folder."""
+    bytes: int
+    tensors: int
+    faults: tuple[Fault, ...] = ()
+    warnings: tuple[Fault, ...] = ()
+    digests_from: Literal["hub", "manifest", "none"]
+    """What the contents were compared with; `none`: hashed, but there was nothing to compare with."""
+
+    def tree(self, store_tree: Path) -> Path:
+        return Path(self.location)

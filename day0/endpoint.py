@@ -1,0 +1,41 @@
+"""A served model: where it is, and how to learn why it stopped answering."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from day0.artifacts.service import Service
+from day0.errors import Unavailable
+
+
+class EngineDied(Unavailable):
+    """The engine ended while it was needed; the message carries its exit code and its own last error line."""
+
+    exit_code = 1
+
+
+def _unknown() -> str | None:
+    return None
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """An OpenAI-compatible server at `url` (without `/v1`) that serves `model`.
+
+    `diagnose` returns one sentence if the engine is known to have ended, else None: whoever gets a
+    connection error asks it before reporting.
+    """
+
+    url: str
+    model: str
+    diagnose: Callable[[], str | None] = _unknown
+
+
+class LiveEngine(Protocol):
+    """A resource that a flow gives to its stages: the engine of a service, started when first needed."""
+
+    def endpoint(self, service: Service) -> Endpoint:
+        """The live endpoint of `service`; starts the engine as its record says if it is not up."""
+        ...

@@ -1,0 +1,24 @@
+"""Where day0 keeps its state, and where its own data files lie."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+#: The checkout (or installed tree) that holds configs/ and images/.
+PROJECT = Path(__file__).resolve().parent.parent
+
+
+def home() -> Path:
+    """`$DAY0_HOME`, by default `~/.day0`."""
+    return Path(os.environ.get("DAY0_HOME") or Path.home() / ".day0").expanduser().resolve()
+
+
+def configs() -> Path:
+    """The folder of data that people edit: `$DAY0_CONFIGS`, by default the project's `configs/`."""
+    return Path(os.environ.get("DAY0_CONFIGS") or PROJECT / "configs").expanduser().resolve()
+
+
+def images() -> Path:
+    """The folder of engine environments."""
+    return PROJECT / "images"
