@@ -1,0 +1,261 @@
+"""A strict reader of safetensors headers: no tensor library, no mmap, nothing believed before it is checked.
+
+A file is eight bytes (the header's length, little endian), the header (JSON, first byte `{`, may be padded with
+spaces), and the data, which the tensors must cover exactly: no hole, no overlap, nothing left over. The format is
+described at https://github.com/huggingface/safetensors#format; where its own library is laxer (duplicate names,
+overflowing shapes, spaces before the header), this reader is not.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import unicodedata
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from day0.artifacts.snapshot import FaultKind
+from day0.strict_json import JsonFault, NotRegular, RepeatedKeys, decode, open_regular
+
+#: Bits of one element. The names are those of the format.
+DTYPE_BITS: Mapping[str, int] = {
+    "BOOL": 8, "U8": 8, "I8": 8, "U16": 16, "I16": 16, "U32": 32, "I32": 32, "U64": 64, "I64": 64,
+    "F16": 16, "BF16": 16, "F32": 32, "F64": 64, "C64": 64,
+    "F8_E4M3": 8, "F8_E5M2": 8, "F8_E8M0": 8, "F8_E4M3FNUZ": 8, "F8_E5M2FNUZ": 8,
+    "F6_E2M3": 6, "F6_E3M2": 6, "F4": 4,
+}  # fmt: skip
+
+MAX_HEADER_BYTES = 100_000_000  # the format's own limit
+MAX_TENSORS = 500_000  # in one file; the largest published checkpoints have 200,000 over all files
+MAX_NAME = 512
+MAX_DIMENSIONS = 32
+_LIMIT = 1 << 63
+
+_DISGUISES = (
+    (b"version https://git-lfs", "a git-LFS pointer: the weights themselves were never fetched (git lfs pull)"),
+    (b"<!doctype", "an HTML page, such as a server's error page: fetch the file again"),
+    (b"<html", "an HTML page, such as a server's error page: fetch the file again"),
+    (b"pk\x03\x04", "a zip archive, as torch.save writes it (pickle inside): it is not loaded"),
+    (b"\x80\x02", "a Python pickle: it is not loaded"),
+    (b"\x80\x04", "a Python pickle: it is not loaded"),
+    (b"gguf", "a GGUF file"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class TensorInfo:
+    """One tensor of a file. `begin` and `end` are absolute byte offsets in the file."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    file: str
+    begin: int
+    end: int
+
+    @property
+    def nbytes(self) -> int:
+        return self.end - self.begin
+
+    @property
+    def numel(self) -> int:
+        return math.prod(self.shape)
+
+
+@dataclass(frozen=True)
+class Header:
+    """A file's header. The data starts at byte `data_start`; the tensors are in the order of their data."""
+
+    tensors: Mapping[str, TensorInfo]
+    metadata: Mapping[str, str]
+    data_start: int
+    file_bytes: int
+
+
+class HeaderFault(Exception):
+    """What is wrong with a header; `tensor` is None where it is the file as a whole."""
+
+    def __init__(self, kind: FaultKind, tensor: str | None, detail: str) -> None:
+        super().__init__(detail if tensor is None else f"tensor {tensor!r}: {detail}")
+        self.kind = kind
+        self.tensor = tensor
+        self.detail = detail
+
+
+def read_header(path: Path, name: str | None = None) -> Header:
+    """The header of a safetensors file; its tensors carry `name` (by default the file's own) as their file.
+
+    Raises:
+        HeaderFault: the first thing that is wrong with it.
+        OSError: it cannot be opened or read.
+    """
+    header, faults = examine(path, name)
+    if faults or header is None:
+        raise faults[0]
+    return header
+
+
+def examine(path: Path, name: str | None = None) -> tuple[Header | None, list[HeaderFault]]:
+    """The header as far as it can be read, and everything that is wrong with it.
+
+    Raises:
+        OSError: the file cannot be opened or read.
+    """
+    try:
+        descriptor = open_regular(path)
+    except NotRegular as error:
+        return None, [HeaderFault("not_regular", None, str(error))]
+    with os.fdopen(descriptor, "rb", buffering=0) as file:
+        size = os.fstat(descriptor).st_size
+        try:
+            length = header_length(os.pread(descriptor, 64, 0), size)
+        except HeaderFault as fault:
+            return None, [fault]
+        file.seek(8)
+        text = b""
+        while len(text) < length and (piece := file.read(length - len(text))):
+            text += piece
+    if len(text) < length:
+        return None, [HeaderFault("header", None, "the file became shorter while it was read")]
+    return parse(text, size, name or path.name)
+
+
+def header_length(start: bytes, file_bytes: int) -> int:
+    """The length of the header's JSON, from the file's first (at most 64) bytes and its size.
+
+    Raises:
+        HeaderFault: it is no safetensors file (said what it is, where that can be told), or the length is impossible.
+    """
+    if start[8:9] != b"{":  # only then: 640 in little endian reads like the start of a pickle
+        for magic, what in _DISGUISES:
+            if start.lstrip().lower().startswith(magic):
+                raise HeaderFault("header", None, f"this is {what}")
+    if file_bytes == 0:
+        raise HeaderFault("header", None, "the file is empty")
+    if file_bytes < 8 or len(start) < 8:
+        raise HeaderFault("header", None, f"{file_bytes} bytes are too few for a safetensors file")
+    length = int.from_bytes(start[:8], "little")
+    if length > MAX_HEADER_BYTES:
+        raise HeaderFault("header", None, f"the header's length is given as {length:,} bytes; it may have 100,000,000")
+    if length > file_bytes - 8:
+        raise HeaderFault(
+            "header", None, f"the header should have {length:,} bytes, but the file ends after {file_bytes - 8:,}"
+        )
+    if length < 2:
+        raise HeaderFault("header", None, f"a header of {length} bytes cannot be JSON")
+    if len(start) > 8 and start[8:9] != b"{":
+        raise HeaderFault("header", None, f"the header begins with {start[8:9]!r}, it must begin with '{{'")
+    return length
+
+
+def parse(text: bytes, file_bytes: int, file: str) -> tuple[Header | None, list[HeaderFault]]:
+    """The header from its JSON text and the file's size, and everything that is wrong with it."""
+    if not text.startswith(b"{"):
+        return None, [HeaderFault("header", None, f"the header begins with {text[:1]!r}, it must begin with '{{'")]
+    if text.count(b'"data_offsets"') > MAX_TENSORS:  # before a parse that would cost gigabytes
+        return None, [HeaderFault("header", None, f"the header lists more than {MAX_TENSORS:,} tensors")]
+    try:
+        entries = decode(text, keep_repeated=True)
+    except JsonFault as error:
+        return None, [HeaderFault("header", None, f"the header {error}")]
+    faults = [_repeated(key) for key in entries.repeated] if isinstance(entries, RepeatedKeys) else []
+    metadata = _metadata(entries.pop("__metadata__", None), faults)
+    data_start = 8 + len(text)
+    tensors = []
+    for name, entry in entries.items():
+        try:
+            tensors.append(_tensor(name, entry, file, data_start))
+        except HeaderFault as fault:
+            faults.append(fault)
+    tensors.sort(key=lambda tensor: (tensor.begin, tensor.end))
+    if len(tensors) == len(entries):  # with a tensor left out, its neighbours would be blamed for the hole
+        faults.extend(_cover(tensors, data_start, file_bytes))
+    return Header({t.name: t for t in tensors}, metadata, data_start, file_bytes), faults
+
+
+def name_fault(name: str) -> str | None:
+    """Why a string cannot be a tensor's name, or None."""
+    if not name:
+        return "a tensor has an empty name"
+    if len(name) > MAX_NAME:
+        return f"a tensor's name has {len(name)} characters; {MAX_NAME} are accepted"
+    if any(unicodedata.category(character) in ("Cc", "Cs") for character in name):
+        return "a tensor's name holds a control character or half a surrogate pair"
+    return None
+
+
+def _repeated(key: str) -> HeaderFault:
+    if key == "__metadata__":
+        return HeaderFault("header", None, "the header has __metadata__ twice")
+    return HeaderFault("duplicate_tensor", _printable(key), "the header lists this tensor twice")
+
+
+def _metadata(value: Any, faults: list[HeaderFault]) -> dict[str, str]:
+    if value is None:  # absent, or null as some writers have it
+        return {}
+    if not isinstance(value, dict) or not all(isinstance(v, str) for v in value.values()):
+        faults.append(HeaderFault("header", None, "__metadata__ must map strings to strings"))
+        return {}
+    if isinstance(value, RepeatedKeys):
+        faults.append(HeaderFault("header", None, f"__metadata__ has the key {value.repeated[0]!r} twice"))
+    return dict(value)
+
+
+def _tensor(name: str, entry: Any, file: str, data_start: int) -> TensorInfo:
+    if problem := name_fault(name):
+        raise HeaderFault("name", _printable(name), problem)
+    if not isinstance(entry, dict) or not {"dtype", "shape", "data_offsets"} <= entry.keys():
+        raise HeaderFault("header", name, "its entry must be an object with dtype, shape and data_offsets")
+    if isinstance(entry, RepeatedKeys):
+        raise HeaderFault("header", name, f"its entry has {entry.repeated[0]!r} twice")
+    if unknown := sorted(entry.keys() - {"dtype", "shape", "data_offsets"}):
+        raise HeaderFault("header", name, f"its entry has an unknown field {unknown[0]!r}")
+    dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
+    if not isinstance(dtype, str) or dtype not in DTYPE_BITS:
+        raise HeaderFault("dtype", name, f"unknown dtype {str(dtype)[:40]!r}")
+    if not isinstance(shape, list) or len(shape) > MAX_DIMENSIONS or not all(type(d) is int for d in shape):
+        raise HeaderFault("layout", name, f"its shape must be a list of at most {MAX_DIMENSIONS} whole numbers")
+    # Zeros are left out of the capped product, so that a huge size cannot hide behind one.
+    if any(d < 0 for d in shape) or math.prod(d for d in shape if d) >= _LIMIT:
+        raise HeaderFault("layout", name, "its shape is negative or overflows 63 bits")
+    if not isinstance(offsets, list) or len(offsets) != 2 or not all(type(o) is int for o in offsets):
+        raise HeaderFault("layout", name, "its data_offsets must be two whole numbers")
+    begin, end = offsets
+    if not 0 <= begin <= end < _LIMIT:
+        raise HeaderFault("layout", name, f"its data_offsets [{begin}, {end}] are not in order")
+    bits = math.prod(shape) * DTYPE_BITS[dtype]
+    if bits % 8:
+        raise HeaderFault("layout", name, f"{math.prod(shape)} elements of {dtype} do not fill whole bytes")
+    if end - begin != bits // 8:
+        raise HeaderFault(
+            "layout", name, f"{dtype} {shape} takes {bits // 8:,} bytes, but its data_offsets span {end - begin:,}"
+        )
+    return TensorInfo(name, dtype, tuple(shape), file, data_start + begin, data_start + end)
+
+
+def _cover(tensors: list[TensorInfo], data_start: int, file_bytes: int) -> list[HeaderFault]:
+    """Holes and overlaps of tensors in the order of their data, and a file that ends early or late."""
+    faults = []
+    reached = data_start
+    for tensor in tensors:
+        if tensor.begin > reached:
+            detail = f"{tensor.begin - reached:,} bytes before it belong to no tensor"
+            faults.append(HeaderFault("layout", tensor.name, detail))
+        elif tensor.begin < reached:
+            faults.append(HeaderFault("layout", tensor.name, "its data overlaps that of the tensor before it"))
+        reached = max(reached, tensor.end)
+    if reached > file_bytes:
+        cut = next(tensor.name for tensor in tensors if tensor.end > file_bytes)
+        detail = f"the file is {reached - file_bytes:,} bytes too short ({file_bytes:,} of {reached:,}): fetch it again"
+        faults.append(HeaderFault("size", cut, detail))
+    elif reached < file_bytes:
+        detail = f"the file has {file_bytes - reached:,} bytes after the last tensor"
+        faults.append(HeaderFault("size", None, detail))
+    return faults
+
+
+def _printable(name: str) -> str:
+    """A name that can be shown and written as JSON, whatever is in it."""
+    return name[:80].encode("unicode_escape").decode("ascii") if name_fault(name) else name
