@@ -1,0 +1,241 @@
+"""A model's config.json, read strictly: every value is checked, and an error names its key.
+
+Only what is there is believed. A default is used where the field's own library (transformers) defines one for the
+Llama family; anything that would change the model's shape and is not understood here is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from day0.checkpoint import read_config
+from day0.errors import InputError
+
+#: Names that torch has for what a config may call its dtype.
+DTYPES = ("bfloat16", "float16", "float32")
+
+#: RoPE types under which `max_position_embeddings` already is the extended length; under the others the engine
+#: multiplies it by the factor (vLLM 0.32.0, config/model.py `_get_and_verify_max_len`).
+ALREADY_EXTENDED = ("default", "llama3", "yarn", "longrope")
+MULTIPLIED = ("linear", "dynamic")
+
+#: Largest believable sizes. They only have to keep hostile numbers from reaching arithmetic and loops.
+LIMITS = {
+    "num_hidden_layers": 10_000,
+    "hidden_size": 1 << 20,
+    "intermediate_size": 1 << 22,
+    "num_attention_heads": 1 << 16,
+    "num_key_value_heads": 1 << 16,
+    "head_dim": 1 << 16,
+    "vocab_size": 1 << 26,
+    "max_position_embeddings": 1 << 31,
+}
+
+
+@dataclass(frozen=True)
+class Rope:
+    """Rotary position embedding."""
+
+    type: str
+    theta: float
+    factor: float
+    original_context: int | None
+    """Positions that the model was first trained on, where the config says."""
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """The sizes of a decoder-only language model. `raw` is the object they were read from."""
+
+    model_type: str
+    architectures: tuple[str, ...]
+    layers: int
+    hidden_size: int
+    intermediate_size: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    vocab_size: int
+    max_position_embeddings: int
+    rope: Rope
+    tied_embeddings: bool
+    dtype: str | None
+    attention_bias: bool
+    mlp_bias: bool
+    quantization: str | None
+    """The method's name where the checkpoint is quantised."""
+    remote_code: bool
+    """The model came with Python code of its own (`auto_map`)."""
+    raw: Mapping[str, Any] = field(repr=False, compare=False)
+
+    @property
+    def context_length(self) -> int:
+        """Tokens of the longest sequence: `max_position_embeddings`, times the factor for `linear` and `dynamic`."""
+        factor = self.rope.factor if self.rope.type in MULTIPLIED else 1.0
+        return int(self.max_position_embeddings * factor)
+
+    @property
+    def attention(self) -> str:
+        """The attention variant: `MHA`, `GQA` or `MQA`."""
+        if self.kv_heads == self.heads:
+            return "MHA"
+        return "MQA" if self.kv_heads == 1 else "GQA"
+
+
+def load_model_config(path: Path) -> ModelConfig:
+    """The config of a model folder, or of a config.json alone.
+
+    Raises:
+        InputError: there is none, or a value in it cannot be used; the key is named.
+    """
+    return parse_model_config(read_config(path), str(path))
+
+
+def model_type_of(raw: Mapping[str, Any], where: str) -> str:
+    """The config's `model_type`.
+
+    Raises:
+        InputError: there is none: nothing says what kind of model this is.
+    """
+    value = raw.get("model_type")
+    if not isinstance(value, str) or not value:
+        raise InputError(f"{where}: model_type is {_shown(value)}; without it the architecture is not known")
+    return value
+
+
+def parse_model_config(raw: Mapping[str, Any], where: str) -> ModelConfig:
+    """The checked sizes of a config object; `where` names the file in errors."""
+    read = _Reader(raw, where)
+    model_type = model_type_of(raw, where)
+    hidden, heads = read.count("hidden_size"), read.count("num_attention_heads")
+    kv_heads = read.count("num_key_value_heads", default=heads)
+    if heads % kv_heads:
+        raise InputError(f"{where}: num_attention_heads {heads} is no multiple of num_key_value_heads {kv_heads}")
+    if raw.get("head_dim") is None and hidden % heads:
+        raise InputError(f"{where}: no head_dim, and hidden_size {hidden} is no multiple of the {heads} heads")
+    return ModelConfig(
+        model_type=model_type,
+        architectures=read.strings("architectures"),
+        layers=read.count("num_hidden_layers"),
+        hidden_size=hidden,
+        intermediate_size=read.count("intermediate_size"),
+        heads=heads,
+        kv_heads=kv_heads,
+        head_dim=read.count("head_dim", default=hidden // heads),
+        vocab_size=read.count("vocab_size"),
+        max_position_embeddings=read.count("max_position_embeddings"),
+        rope=_rope(read),
+        tied_embeddings=read.flag("tie_word_embeddings", default=False),
+        dtype=_dtype(read),
+        attention_bias=read.flag("attention_bias", default=False),
+        mlp_bias=read.flag("mlp_bias", default=False),
+        quantization=_quantization(read),
+        remote_code=read.mapping("auto_map") is not None,
+        raw=raw,
+    )
+
+
+class _Reader:
+    """Typed access to one JSON object."""
+
+    def __init__(self, raw: Mapping[str, Any], where: str, prefix: str = "") -> None:
+        self.raw = raw
+        self.where = where
+        self.prefix = prefix
+
+    def error(self, key: str, wanted: str) -> InputError:
+        return InputError(f"{self.where}: {self.prefix}{key} is {_shown(self.raw.get(key))}; it must be {wanted}")
+
+    def count(self, key: str, *, default: int | None = None) -> int:
+        """A whole number of at least 1; `default` where the key is absent or null."""
+        value = self.raw.get(key)
+        if value is None and default is not None:
+            return default
+        limit = LIMITS.get(key, 1 << 31)
+        if type(value) is not int or not 1 <= value <= limit:
+            raise self.error(key, f"a whole number from 1 to {limit:,}")
+        return value
+
+    def number(self, key: str, *, default: float) -> float:
+        value = self.raw.get(key)
+        if value is None:
+            return default
+        if type(value) not in (int, float) or not 0 < value < 1e12:  # NaN is in no range
+            raise self.error(key, "a positive number")
+        return float(value)
+
+    def flag(self, key: str, *, default: bool) -> bool:
+        value = self.raw.get(key)
+        if value is None:
+            return default
+        if type(value) is not bool:
+            raise self.error(key, "true or false")
+        return value
+
+    def strings(self, key: str) -> tuple[str, ...]:
+        value = self.raw.get(key)
+        if value is None:
+            return ()
+        if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+            raise self.error(key, "a list of names")
+        return tuple(value)
+
+    def mapping(self, key: str) -> Mapping[str, Any] | None:
+        value = self.raw.get(key)
+        if value is not None and not isinstance(value, dict):
+            raise self.error(key, "an object")
+        return value or None
+
+
+def _rope(read: _Reader) -> Rope:
+    """From `rope_parameters` (transformers 5) or `rope_theta` and `rope_scaling` (before)."""
+    key = "rope_parameters" if read.raw.get("rope_parameters") is not None else "rope_scaling"
+    scaling = _Reader(read.mapping(key) or {}, read.where, prefix=f"{key}.")
+    kind = scaling.raw.get("rope_type", scaling.raw.get("type", "default"))
+    if not isinstance(kind, str) or kind not in ALREADY_EXTENDED + MULTIPLIED:
+        known = ", ".join(ALREADY_EXTENDED + MULTIPLIED)
+        raise InputError(f"{read.where}: {key} has the type {_shown(kind)}; known are {known}")
+    if kind in MULTIPLIED and scaling.raw.get("factor") is None:
+        raise InputError(f"{read.where}: {key}.factor is missing; a {kind} scaling needs it")
+    original = "original_max_position_embeddings"
+    holder = scaling if scaling.raw.get(original) is not None else read
+    factor = scaling.number("factor", default=1.0)
+    if factor > 1e6:
+        raise scaling.error("factor", "at most 1,000,000")
+    return Rope(
+        type=kind,
+        theta=scaling.number("rope_theta", default=read.number("rope_theta", default=10_000.0)),
+        factor=factor,
+        original_context=holder.count(original) if holder.raw.get(original) is not None else None,
+    )
+
+
+def _dtype(read: _Reader) -> str | None:
+    key = "dtype" if read.raw.get("dtype") is not None else "torch_dtype"
+    value = read.raw.get(key)
+    if value is None or value == "auto":
+        return None
+    name = value.removeprefix("torch.") if isinstance(value, str) else None
+    if name not in DTYPES:
+        raise read.error(key, f"one of {', '.join(DTYPES)}")
+    return name
+
+
+def _quantization(read: _Reader) -> str | None:
+    value = read.mapping("quantization_config") or read.mapping("compression_config")
+    return None if value is None else str(value.get("quant_method", "unnamed"))[:40]
+
+
+def _shown(value: Any) -> str:
+    """A value as an error shows it, whatever it is."""
+    if value is None:
+        return "missing"
+    text = repr(value) if isinstance(value, str) else str(value) if not _huge(value) else "a number of many digits"
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _huge(value: Any) -> bool:
+    return isinstance(value, int) and abs(value) > 10**50
