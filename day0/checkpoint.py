@@ -136,7 +136,7 @@ def examine_folder(root: Path) -> Examination:
     placed = _placement(root, found)
     if placed is None:
         return found
-    shards = dict.fromkeys(placed.values())
+    shards = sorted(set(placed.values()))
     if len(shards) > MAX_SHARDS:
         found.fault("index", found.index, None, f"it names {len(shards):,} files; {MAX_SHARDS:,} are accepted")
         return found
@@ -148,7 +148,7 @@ def examine_folder(root: Path) -> Examination:
         for header in found.files.values():
             found.tensors.update(header.tensors)
     if not found.faults and not found.tensors:
-        found.fault("header", next(iter(shards), None), None, "the checkpoint holds no tensors")
+        found.fault("header", shards[0] if shards else None, None, "the checkpoint holds no tensors")
     return found
 
 

@@ -28,7 +28,7 @@ DTYPE_BITS: Mapping[str, int] = {
 }  # fmt: skip
 
 MAX_HEADER_BYTES = 100_000_000  # the format's own limit
-MAX_TENSORS = 500_000  # in one file; the largest published checkpoints have 200,000 over all files
+MAX_TENSORS = 500_000  # in one file; the largest published checkpoints have half a million over all files
 MAX_NAME = 512
 MAX_DIMENSIONS = 32
 _LIMIT = 1 << 63

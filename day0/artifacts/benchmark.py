@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from day0.artifacts.base import Artifact, Frozen
 
+PrefixCache = Literal["cold", "warm"]
+
 
 class Percentiles(Frozen):
-    """Of a time in seconds, over `count` samples."""
+    """Of a time in seconds, over `count` samples; interpolated as `formulas["percentile"]` says."""
 
     count: int
     mean: float
@@ -19,17 +21,20 @@ class Percentiles(Frozen):
 
 
 class Cell(Frozen):
-    """One load: a concurrency and a state of the prefix cache."""
+    """One load: a concurrency and a state of the prefix cache. Only complete requests enter the numbers."""
 
     concurrency: int
-    prefix_cache: str
+    prefix_cache: PrefixCache
     """`cold`: every prompt is new; `warm`: prompts share a prefix that was sent before."""
     requests: int
     completed: int
     errors: tuple[str, ...]
+    """One sentence for each request that failed or gave another number of tokens than asked."""
     input_tokens: int
+    """Sum over the complete requests, as the engine counts them."""
     output_tokens: int
     seconds: float
+    """From the first request's start to the last token."""
     ttft: Percentiles | None
     tpot: Percentiles | None
     itl: Percentiles | None
@@ -37,19 +42,27 @@ class Cell(Frozen):
     output_tokens_per_second: float | None
     prefix_cache_hit_rate: float | None
     """Tokens served from the cache over tokens asked for, from the engine's own counters."""
+    finish_reasons: dict[str, int] = {}
 
 
 class Roofline(Frozen):
     """Decode at concurrency 1 against the memory bandwidth measured on this machine."""
 
     bytes_per_step: int
+    weight_bytes: int
+    kv_bytes: int
     bandwidth: float
+    """Bytes a second."""
     least_seconds_per_token: float
     measured_seconds_per_token: float
+    """The median TPOT at concurrency 1 with a cold prefix cache."""
     share: float
+    """least / measured: 1 is as fast as the memory allows."""
 
 
 class BenchmarkReport(Artifact):
+    """`files` holds `requests.jsonl`, every request with the arrival time of each token, where a stage made it."""
+
     kind: ClassVar[str] = "benchmark"
 
     formulas: dict[str, str]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from day0.artifacts.base import Artifact, Frozen
 
@@ -22,12 +22,19 @@ class PromptParity(Frozen):
     """Teacher-forced comparison on one prompt's token ids."""
 
     prompt: str
+    path: Literal["prefill", "decode"] = "prefill"
+    """`prefill`: the engine scored given ids; `decode`: the engine's own greedy tokens, scored as it generated them."""
     tokens: int
     error: Distribution
     """Engine against the float32 reference."""
-    top1_agreement: float
-    ratio: float
+    reference_error: Distribution
+    """The reference at the working precision against itself at float32, on the same tokens."""
+    top1_agreement: float | None
+    """Share of positions with the reference's most likely token, among those where that token is no near tie."""
+    ratio: float | None
     """mean |engine - fp32| / mean |reference at bf16 - fp32|: about 1 is rounding, far above 1 a fault."""
+    median_ratio: float | None
+    """The same of medians: a few wild positions do not move it."""
 
 
 class SmokeReport(Artifact):
@@ -38,10 +45,12 @@ class SmokeReport(Artifact):
     engine_dtype: str
     prompts: tuple[PromptParity, ...]
     error: Distribution | None
+    """Over the prefill path of all prompts."""
     reference_error: Distribution | None
     """The reference at bf16 against itself at float32."""
     top1_agreement: float | None
     ratio: float | None
+    median_ratio: float | None = None
     generations: tuple[dict[str, Any], ...] = ()
     """What was generated, for people to read: prompt, text, finish reason, repetition measures."""
     thresholds: dict[str, Any]
