@@ -1,0 +1,28 @@
+"""Names and sizes of the dtypes that weights and caches are held in."""
+
+from __future__ import annotations
+
+from day0.errors import InputError
+
+#: Bytes of one element, by the name that torch and the engines use.
+BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "fp8": 1, "fp8_e4m3": 1, "fp8_e5m2": 1}
+
+WEIGHT_DTYPES = ("bfloat16", "float16", "float32")
+KV_DTYPES = tuple(BYTES)
+
+_SHORT = {"bf16": "bfloat16", "fp16": "float16", "half": "float16", "fp32": "float32", "float": "float32"}
+
+#: The names of the safetensors format.
+SAFETENSORS = {"BF16": "bfloat16", "F16": "float16", "F32": "float32"}
+
+
+def dtype_name(text: str, allowed: tuple[str, ...], what: str) -> str:
+    """The full name of a dtype that a person wrote, such as `bf16`.
+
+    Raises:
+        InputError: it is none of the allowed ones.
+    """
+    name = _SHORT.get(text.lower(), text.lower())
+    if name not in allowed:
+        raise InputError(f"{what} {text!r} is not known; choose one of {', '.join(allowed)}")
+    return name
