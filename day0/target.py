@@ -59,6 +59,9 @@ class EngineMemory(Frozen):
     """The KV cache is handed out in blocks of so many tokens."""
     batched_tokens: PositiveInt
     """Most tokens of one forward pass (vLLM's max_num_batched_tokens); activations are sized for it."""
+    prompt_logits: NonNegativeInt
+    """Rows of logits over the vocabulary that are made at once where a request asks for its prompt's
+    log-probabilities, as smoke does."""
     defaults_source: Source
 
 
@@ -95,8 +98,8 @@ class Target(Frozen):
     work_pool: str
     """The Prefect work pool whose workers sit beside this accelerator."""
 
-    def device_memory(self, devices: int) -> int:
-        """Bytes of one of `devices` devices, after the reserve.
+    def node_memory(self) -> int:
+        """Bytes of one device, or of all of a node's where they share one memory, after the reserve.
 
         Raises:
             InputError: the reserve leaves nothing.
@@ -108,7 +111,7 @@ class Target(Frozen):
                 f"this machine has {total / GIB:.1f} GiB of memory and the target's memory.reserve keeps "
                 f"{self.memory.reserve / GIB:.1f} GiB: lower the reserve in the target's config or give --device-memory"
             )
-        return usable // devices if self.memory.shared else usable
+        return usable
 
 
 def load_target(name: str) -> Target:

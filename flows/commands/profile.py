@@ -1,0 +1,46 @@
+"""`day0 profile`: read a model from its config and tensor headers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from flows import output
+from flows.output import Answer
+
+#: What `--json` shows of the artifact, and no more: scripts rely on it.
+KEYS = ("architecture", "parameters", "context_length", "kv_cache", "checkpoint", "warnings")
+
+
+@output.command()
+@click.argument("path", type=click.Path(path_type=Path))
+@click.option(
+    "--context", type=click.IntRange(1, 1 << 40), help="Tokens of a sequence; by default the model's longest."
+)
+@click.option(
+    "--concurrency", type=click.IntRange(1, 1_000_000), default=1, show_default=True, help="Sequences at once."
+)
+@click.option("--kv-dtype", default="bfloat16", show_default=True, help="Of the KV cache, such as bfloat16 or fp8.")
+def command(path: Path, context: int | None, concurrency: int, kv_dtype: str) -> Answer:
+    """Read a model from its config and tensor headers.
+
+    PATH is a model folder, or a config.json alone. No weights are read, and no code of the model's is run.
+    """
+    from day0.verdict import exit_code
+    from tasks.profile.describe import describe_model
+    from tasks.profile.settings import ProfileSettings
+
+    settings = ProfileSettings(context=context, concurrency=concurrency, kv_dtype=kv_dtype)
+    profile = describe_model(path, settings)
+    content: dict[str, Any] = profile.to_json()
+
+    def show() -> None:
+        from rich.console import Console
+
+        from tasks.profile.render import show_profile
+
+        show_profile(profile, Console())
+
+    return Answer({key: content[key] for key in KEYS}, show, exit_code(profile.verdict))
