@@ -1,0 +1,36 @@
+"""From the SOURCE of the command line to a checked snapshot."""
+
+from __future__ import annotations
+
+from day0.artifacts.snapshot import Snapshot
+from day0.release import parse_source
+from tasks.download.client import look_up
+from tasks.download.folder import listing_digest, take_folder
+from tasks.download.hub import fetch_hub
+from tasks.download.settings import DownloadSettings
+
+
+def pin(source: str) -> DownloadSettings:
+    """Settings for what `source` is at this moment: the commit of its revision, or the state of its folder.
+
+    Raises:
+        InputError: the source is malformed or is not there.
+        Unavailable: the hub does not answer.
+    """
+    release = parse_source(source)
+    if release.path:
+        return DownloadSettings(source=release.source, listing=listing_digest(release.path))
+    return DownloadSettings(source=release.source, revision=look_up(release.name, release.revision).commit)
+
+
+def fetch(source: str, settings: DownloadSettings | None = None) -> Snapshot:
+    """Fetch a release, or take a folder as it is, and check every file. With faults the verdict is `fail`.
+
+    Raises:
+        InputError: the source is malformed, is not there, or may not be read.
+        Unavailable: the hub does not answer.
+    """
+    release = parse_source(source)
+    if release.path:
+        return take_folder(release)
+    return fetch_hub(release, settings.revision if settings else None)
