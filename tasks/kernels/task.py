@@ -1,0 +1,15 @@
+"""The stage `kernels`."""
+
+from __future__ import annotations
+
+from day0.artifacts.kernels import KernelBundle
+from day0.artifacts.operators import OperatorReport
+from day0.stage import MINUTES, stage
+from tasks.kernels.gaps import fill_gaps
+from tasks.kernels.settings import KernelSettings
+
+
+@stage("kernels", version=1, retries=0, timeout=5 * MINUTES)
+def kernels(operators: OperatorReport, settings: KernelSettings) -> KernelBundle:
+    """Meet the operators that the target lacks with kernels, or say that it lacks none."""
+    return fill_gaps(operators)

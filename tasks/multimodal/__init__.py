@@ -1,0 +1,1 @@
+"""Multimodal: whether the image path of a model that sees works."""

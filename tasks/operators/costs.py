@@ -1,0 +1,114 @@
+"""FLOPs and bytes of one operator call, from the shapes of its operands."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from day0.config import read_yaml
+
+
+class Operand(NamedTuple):
+    """A tensor as a cost formula sees it. `stored` counts its distinct elements: an expanded dimension is one."""
+
+    shape: tuple[int, ...]
+    itemsize: int
+    floating: bool
+    stored: int
+
+    @property
+    def numel(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def bytes(self) -> int:
+        return self.stored * self.itemsize
+
+
+class Cost(NamedTuple):
+    """FLOPs and bytes moved; None where no formula is known, never 0."""
+
+    flops: float | None
+    bytes: float | None
+
+
+UNKNOWN = Cost(None, None)
+
+
+def cost(
+    name: str,
+    inputs: Sequence[Operand],
+    outputs: Sequence[Operand],
+    *,
+    is_view: bool = False,
+    causal: bool = False,
+) -> Cost:
+    """What one call of the overload `name` costs.
+
+    Args:
+        inputs: the tensors among its arguments, in order.
+        is_view: its result aliases an operand.
+        causal: for attention, `is_causal`.
+    """
+    packet = name.partition(".")[0].rstrip("_")
+    table = _table()
+    if is_view or packet in table["view"]:
+        return Cost(0, 0)
+    if not outputs:
+        return UNKNOWN
+    written = sum(o.bytes for o in outputs)
+    moved = sum(i.bytes for i in inputs) + written
+    if formula := PRODUCTS.get(packet):
+        return Cost(formula(inputs, causal), moved)
+    if packet in table["elementwise"]:
+        return Cost(table["elementwise"][packet] * outputs[0].numel * outputs[0].floating, moved)
+    if packet in table["reduction"]:
+        return Cost(table["reduction"][packet] * inputs[0].numel * inputs[0].floating, moved)
+    if packet in table["copy"]:
+        # The first operand of an in-place copy is only written.
+        return Cost(0, moved - inputs[0].bytes if name.startswith("aten::copy_") else moved)
+    if packet in table["create"]:
+        return Cost(0, written)
+    if packet in table["gather"]:
+        return Cost(0, sum(i.bytes for i in inputs[1:]) + 2 * written)
+    return UNKNOWN
+
+
+def matrix_product(a: Operand, b: Operand) -> int:
+    """[…, m, k] @ [k, n] or [b, m, k] @ [b, k, n]: 2·b·m·k·n, a multiplication and an addition each."""
+    return 2 * a.numel * b.shape[-1]
+
+
+def attention(query: Operand, key: Operand, value: Operand, causal: bool) -> int:
+    """Q·Kᵀ and the weights times V: 2·B·H·pairs·(d_qk + d_v); softmax is left out.
+
+    Shapes are [B, H, S, d]; key-value heads may be fewer than H. `pairs` are S·T, or where it is causal those with
+    key position <= query position, counted from the upper left corner as torch does.
+    """
+    batch_heads = math.prod(query.shape[:-2])
+    s, t = query.shape[-2], key.shape[-2]
+    square = min(s, t)
+    pairs = square * (square + 1) // 2 + max(0, s - t) * t if causal else s * t
+    return 2 * batch_heads * pairs * (query.shape[-1] + value.shape[-1])
+
+
+Formula = Callable[[Sequence[Operand], bool], int]
+
+PRODUCTS: dict[str, Formula] = {
+    "aten::mm": lambda x, _: matrix_product(x[0], x[1]),
+    "aten::bmm": lambda x, _: matrix_product(x[0], x[1]),
+    "aten::addmm": lambda x, _: matrix_product(x[1], x[2]) + x[1].shape[0] * x[2].shape[-1],
+    "aten::baddbmm": lambda x, _: matrix_product(x[1], x[2]) + math.prod(x[1].shape[:-1]) * x[2].shape[-1],
+    # Every row of [m, k] goes through one expert's [k, n].
+    "aten::_grouped_mm": lambda x, _: matrix_product(x[0], x[1]),
+    "aten::scaled_dot_product_attention": lambda x, causal: attention(x[0], x[1], x[2], causal),
+}
+
+
+@functools.cache
+def _table() -> dict[str, Any]:
+    table: dict[str, Any] = read_yaml(Path(__file__).with_name("costs.yaml"))
+    return table

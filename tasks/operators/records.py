@@ -1,0 +1,57 @@
+"""What the capture process is asked and what it answers, as JSON between two processes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import Field
+
+from day0.artifacts.base import Frozen
+
+IMPLICIT = "CompositeImplicitAutograd"
+EXPLICIT = "CompositeExplicitAutograd"
+NON_FUNCTIONAL = "CompositeExplicitAutogradNonFunctional"
+
+
+class CaptureRequest(Frozen):
+    """A model's config, the lengths, and the dispatch key to look operators up for."""
+
+    config: dict[str, Any]
+    prompt: int
+    context: int
+    dispatch_key: str | None
+
+
+class CapturedOperator(Frozen):
+    """An operator overload in one phase, over all layers. `flops` and `bytes` are None where no formula is known."""
+
+    name: str
+    calls: int
+    flops: float | None
+    bytes: float | None
+
+
+class Registration(Frozen):
+    """What torch has registered for an operator. Not there at all: `exists` is False."""
+
+    exists: bool
+    keys: tuple[str, ...] = ()
+    """Dispatch keys with a kernel of their own, among CPU, the asked one, and the composite keys."""
+    delegate: str | None = None
+    """The out= overload that a structured operator computes through."""
+
+
+class Capture(Frozen):
+    """What a model called, or in `unsupported` why it could not be built."""
+
+    unsupported: str | None = None
+    phases: dict[str, tuple[CapturedOperator, ...]] = Field(default_factory=dict)
+    registrations: dict[str, Registration] = Field(default_factory=dict)
+    parts: dict[str, dict[str, tuple[str, ...]]] = Field(default_factory=dict)
+    """Of operators captured whole: what they become on a device (`CPU`), and on any (`decomposed`)."""
+    key_readable: bool = True
+    """This build of torch has kernels for the asked dispatch key, so that one not found is one not there."""
+    layers: int = 0
+    traced_layers: int = 0
+    dtype: str = ""
+    packages: dict[str, str] = Field(default_factory=dict)

@@ -1,0 +1,142 @@
+"""The capture of real models of transformers on the meta device."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from flows.commands.operators import command
+from tasks.operators.records import Capture, CaptureRequest
+from tests.models.tiny import make_tiny_llama
+
+pytestmark = pytest.mark.reference
+
+ATTENTION = "aten::scaled_dot_product_attention"
+
+TINY = {
+    "model_type": "llama",
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 6,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "vocab_size": 512,
+    "max_position_embeddings": 1024,
+    "torch_dtype": "bfloat16",
+    "eos_token_id": 2,
+}
+
+#: Llama-3.1-405B, from its published config.json.
+LLAMA_405B = TINY | {
+    "hidden_size": 16384,
+    "intermediate_size": 53248,
+    "num_hidden_layers": 126,
+    "num_attention_heads": 128,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "vocab_size": 128256,
+    "max_position_embeddings": 131072,
+}
+
+
+def ask(config: dict[str, Any], prompt: int = 32, context: int = 48) -> Capture:
+    from tasks.operators.capture import capture  # torch: only where these tests run
+
+    return capture(CaptureRequest(config=config, prompt=prompt, context=context, dispatch_key="CPU"))
+
+
+def totals(found: Capture, phase: str) -> tuple[float, float]:
+    operators = found.phases[phase]
+    assert all(o.flops is not None and o.bytes is not None for o in operators)
+    return sum(o.flops or 0 for o in operators), sum(o.bytes or 0 for o in operators)
+
+
+def test_few_layers_repeated_are_the_whole_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    repeated = ask(TINY)
+    assert (repeated.traced_layers, repeated.layers) == (3, 6)
+    monkeypatch.setattr("tasks.operators.capture.layers_are_alike", lambda model, config: False)
+    whole = ask(TINY)
+    assert whole.traced_layers == 6
+    assert repeated.phases == whole.phases
+
+
+def test_layers_that_differ_are_all_traced() -> None:
+    kinds = ["sliding_attention", "full_attention"] * 3
+    found = ask(TINY | {"model_type": "qwen2", "layer_types": kinds, "use_sliding_window": True, "sliding_window": 8})
+    assert found.traced_layers == 6
+
+
+def test_the_work_of_prefill_and_decode() -> None:
+    block = 64 * (64 + 2 * 32 + 64) + 3 * 64 * 128
+    found = ask(TINY, prompt=32, context=48)
+    flops = {p: {o.name: o.flops for o in operators} for p, operators in found.phases.items()}
+    assert flops["prefill"]["aten::mm"] == 2 * (32 * 6 * block + 64 * 512)  # logits of the last position only
+    assert flops["decode"]["aten::mm"] == 2 * (6 * block + 64 * 512)
+    assert flops["prefill"][ATTENTION] == 6 * 4 * 64 * (32 * 33 // 2)
+    assert flops["decode"][ATTENTION] == 6 * 4 * 64 * 49
+
+
+def test_a_model_of_405b_parameters_needs_two_flops_a_parameter() -> None:
+    found = ask(LLAMA_405B, prompt=512, context=512)
+    decode_flops, decode_bytes = totals(found, "decode")
+    assert decode_flops == pytest.approx(811.7e9, rel=1e-3)
+    # Every weight but the embedding is read once, and that is nearly all that moves.
+    weights = 2 * (405_853_388_800 - 128256 * 16384)
+    assert weights < decode_bytes < 1.01 * weights
+    layers_only = 405_853_388_800 - 2 * 128256 * 16384
+    assert totals(found, "prefill")[0] == pytest.approx(2 * layers_only * 512, rel=0.01)
+
+
+def test_attention_is_one_operator_whatever_the_device() -> None:
+    found = ask(TINY)
+    names = {o.name for o in found.phases["prefill"]}
+    assert ATTENTION in names
+    assert not names & {"aten::bmm", "aten::_softmax", "aten::_safe_softmax"}
+    assert found.parts[ATTENTION]["CPU"] == ("aten::_scaled_dot_product_flash_attention_for_cpu",)
+    assert "aten::bmm" in found.parts[ATTENTION]["decomposed"]
+    assert set(found.parts[ATTENTION]["decomposed"]) <= set(found.registrations)
+
+
+def test_what_generation_calls_outside_the_model_is_there() -> None:
+    for operators in ask(TINY).phases.values():
+        assert {"aten::argmax", "aten::isin.Tensor_Tensor"} <= {o.name for o in operators}
+
+
+@pytest.mark.parametrize("model_type", ["kimi_k3", "clip_vision_model", None, ["llama"]])
+def test_a_model_type_that_cannot_be_built_is_said(model_type: object) -> None:
+    found = ask(TINY | {"model_type": model_type, "auto_map": {"AutoConfig": "evil.Config"}})
+    assert found.unsupported is not None
+    assert found.phases == {}
+
+
+def test_registrations_tell_real_kernels_from_what_only_looks_so() -> None:
+    from tasks.operators.capture import registrations, structured_delegates
+
+    assert structured_delegates()["aten::mul.Tensor"] == "aten::mul.out"
+    found = registrations({"aten::mm", "vllm::x"}, "PrivateUse1")
+    assert found["aten::mm"].delegate == "aten::mm.out"
+    assert "PrivateUse1" not in {*found["aten::mm"].keys, *found["aten::mm.out"].keys}
+    assert not found["vllm::x"].exists
+
+
+def test_the_command_on_a_model_folder(tmp_path: Path) -> None:
+    make_tiny_llama(tmp_path / "model", layers=4)
+    result = CliRunner().invoke(command, [str(tmp_path / "model"), "--target", "cpu", "--prompt", "16", "--json"])
+    assert result.exit_code == 0, result.output
+    answer = json.loads(result.stdout)
+    assert answer["verdict"] == "pass"
+    assert answer["gaps"] == []
+    assert set(answer["phases"]) == {"prefill", "decode"}
+    assert sum(o["share"] for o in answer["phases"]["decode"]["operators"]) == pytest.approx(1)
+
+
+def test_the_command_on_an_unknown_model_type(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(TINY | {"model_type": "llama_5"}))
+    result = CliRunner().invoke(command, [str(tmp_path / "config.json"), "--target", "cpu", "--json"])
+    assert result.exit_code == 3
+    assert "'llama_5'" in json.loads(result.stdout)["reason"]
