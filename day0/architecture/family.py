@@ -133,15 +133,25 @@ class Family(Frozen):
         Raises:
             InputError: no rule; names the nearest one. A tensor is never replicated or left out on a guess.
         """
-        for pattern, rule in self._patterns:
-            if found := pattern.fullmatch(name):
-                return rule, int(found[1]) if found.groups() else None
+        if found := self._found(name):
+            return found
         plain = re.sub(r"(?<=\.)\d+(?=\.)", "{layer}", name, count=1)
         near = difflib.get_close_matches(plain, [rule.name for rule in self.tensors], n=1, cutoff=0.0)
         raise InputError(
             f"tensor {name!r} has no rule in family {self.name!r} (configs/families/{self.name}.yaml); "
             f"the nearest is {near[0]!r}"
         )
+
+    def find(self, name: str) -> TensorRule | None:
+        """The rule for a tensor, or None."""
+        found = self._found(name)
+        return found[0] if found else None
+
+    def _found(self, name: str) -> tuple[TensorRule, int | None] | None:
+        for pattern, rule in self._patterns:
+            if found := pattern.fullmatch(name):
+                return rule, int(found[1]) if found.groups() else None
+        return None
 
     def is_tied(self, config: Mapping[str, Any]) -> bool:
         """Whether the config says that output and input embedding are one matrix."""

@@ -1,9 +1,9 @@
 """What a model consists of, by its config alone: every tensor with its shape, and its cache.
 
-From this one table come the parameter count, what each rank of a parallel layout holds, and the work of a step; the
-checkpoint's headers are held against it tensor by tensor. A family is a function from a config to such a table
-(`FAMILIES`). What no family describes is refused: a mixture of experts counted as a dense model would be a wrong
-number, and a wrong number is worse than none.
+The tensors are those of the family's rules (configs/families/), so that counting, planning and resharding cannot
+disagree. From this one table come the parameter count, what each rank of a parallel layout holds, and the work of a
+step; the checkpoint's headers are held against it tensor by tensor. What no family describes is refused: a mixture of
+experts counted as a dense model would be a wrong number, and a wrong number is worse than none.
 """
 
 from __future__ import annotations
@@ -12,37 +12,30 @@ import math
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from enum import StrEnum
-from typing import Any
+from functools import cached_property
+from typing import Any, Literal
 
 from day0.architecture.attention import GroupedQueryAttention
 from day0.architecture.config import ModelConfig, model_type_of, parse_model_config
+from day0.architecture.family import Family, Split, TensorRule, evaluate, find_family, flag, resolve_sizes
 from day0.errors import InputError
 
-
-class Split(StrEnum):
-    """How tensor parallelism divides a tensor."""
-
-    REPLICATED = "replicated"
-    COLUMN = "column"
-    """Dimension 0, the outputs."""
-    ROW = "row"
-    """Dimension 1, the inputs."""
-    KV_HEADS = "kv_heads"
-    """Dimension 0 by key-value heads; with more ranks than heads, each rank holds a copy of one head."""
-    VOCAB = "vocab"
-    """Dimension 0 by vocabulary, padded first."""
+#: The layout whose padding of the vocabulary is planned for.
+ENGINE_LAYOUT = "vllm"
 
 
 @dataclass(frozen=True)
 class Part:
-    """One tensor. `layer` is None for what stands before or after the layers."""
+    """One tensor. `layer` is None for what stands before (`stage` first) or after (last) the layers."""
 
     name: str
     kind: str
     layer: int | None
     shape: tuple[int, ...]
     split: Split
+    units: int
+    """Along the divided dimension, how many pieces cannot be cut (heads, rows); 1 where nothing is divided."""
+    stage: Literal["first", "last"] | None
 
     @property
     def numel(self) -> int:
@@ -59,34 +52,34 @@ class Structure:
     """A model's tensors and cache. `attention` says what one layer caches, the same for each of `config.layers`."""
 
     config: ModelConfig
-    family: str
+    family: Family
     parts: tuple[Part, ...]
     attention: GroupedQueryAttention
-    ignored: re.Pattern[str]
-    """Names of tensors in a checkpoint that hold no parameters."""
 
-    def parameters(self) -> int:
+    @cached_property
+    def total(self) -> int:
+        """Parameters."""
         return sum(part.numel for part in self.parts)
+
+    @property
+    def padded_vocab(self) -> int:
+        """The vocabulary as the engine pads it before it is divided."""
+        multiple = self.family.layouts[ENGINE_LAYOUT].vocab_multiple if ENGINE_LAYOUT in self.family.layouts else 1
+        return -(-self.config.vocab_size // multiple) * multiple
 
 
 def structure_of(raw: Mapping[str, Any], where: str) -> Structure:
     """The structure of the model that a config object describes; `where` names the file in errors.
 
     Raises:
-        InputError: a value cannot be used, or the model is of a kind that no family here describes.
+        InputError: a value cannot be used, or the model is of a kind that no family describes.
     """
     model_type = model_type_of(raw, where)
-    family = FAMILIES.get(model_type)
     found = foreign_features(raw)
-    if family is None:
-        needs = f" and the config has {found[0]}" if found else ""
-        raise InputError(
-            f"{where}: model_type {model_type!r} is not supported yet: no family describes its tensors (there is "
-            f"{', '.join(sorted(FAMILIES))}){needs}; it is not counted as another kind of model"
-        )
+    family = _family(raw, where, model_type, found)
     if found:
         raise InputError(
-            f"{where}: model_type {model_type!r}, but the config has {found[0]}, which the family {family.__name__!r} "
+            f"{where}: model_type {model_type!r}, but the config has {found[0]}, which the family {family.name!r} "
             f"does not describe; it is not counted as a plain dense model"
         )
     config = parse_model_config(raw, where)
@@ -95,7 +88,49 @@ def structure_of(raw: Mapping[str, Any], where: str) -> Structure:
             f"{where}: model_type {model_type!r} quantised by {config.quantization!r} (quantization_config): the sizes "
             f"of quantised weights are not supported yet; use the unquantised release"
         )
-    return family(config)
+    return Structure(config, family, tuple(_parts(family, raw, config)), ATTENTION[family.name](config))
+
+
+#: Family → the attention of its layers. A family of another kind of attention adds its class to attention.py, and
+#: a line here.
+ATTENTION: Mapping[str, Callable[[ModelConfig], GroupedQueryAttention]] = {
+    "llama": lambda config: GroupedQueryAttention(config.heads, config.kv_heads, config.head_dim),
+}
+
+
+def _family(raw: Mapping[str, Any], where: str, model_type: str, found: list[str]) -> Family:
+    try:
+        family = find_family(raw)
+    except InputError as error:
+        needs = f"; the config has {found[0]}" if found else ""
+        raise InputError(f"{where}: {error}{needs}; it is not counted as another kind of model") from error
+    if family.name not in ATTENTION:
+        raise InputError(
+            f"{where}: model_type {model_type!r}: the attention of family {family.name!r} is not known yet"
+        )
+    return family
+
+
+def _parts(family: Family, raw: Mapping[str, Any], config: ModelConfig) -> Iterator[Part]:
+    """Every tensor that the config calls for, in the order of the model."""
+    sizes = resolve_sizes(family, raw)
+    rules = [rule for rule in family.tensors if _is_there(rule, family, raw)]
+    yield from (_part(rule, None, sizes) for rule in rules if rule.stage == "first")
+    for layer in range(config.layers):
+        yield from (_part(rule, layer, sizes) for rule in rules if rule.per_layer)
+    yield from (_part(rule, None, sizes) for rule in rules if rule.stage == "last")
+
+
+def _is_there(rule: TensorRule, family: Family, raw: Mapping[str, Any]) -> bool:
+    if rule.optional or rule.drop or (rule.when and not flag(raw, rule.when)):
+        return False
+    return not (rule.kind == "head" and family.is_tied(raw))
+
+
+def _part(rule: TensorRule, layer: int | None, sizes: Mapping[str, int]) -> Part:
+    shape = tuple(evaluate(expression, sizes, rule.name) for expression in rule.shape)
+    units = evaluate(rule.split.by, sizes, rule.name) if rule.split.by else 1
+    return Part(rule.named(layer), rule.kind, layer, shape, rule.split, units, rule.stage)
 
 
 #: Config keys that mean a part which a plain dense decoder does not have. Zero, false, null and empty mean: not there.
@@ -128,58 +163,3 @@ def foreign_features(raw: Mapping[str, Any]) -> list[str]:
     if isinstance(kinds, list) and (other := [kind for kind in kinds if kind != "full_attention"]):
         found.append(f"layers of different attention (layer_types: {str(other[0])[:40]})")
     return found
-
-
-def llama(config: ModelConfig) -> Structure:
-    """Llama and what is built like it: pre-norm decoder, MHA, GQA or MQA with RoPE, gated MLP, RMSNorm.
-
-    Touvron et al. 2023 (arXiv:2302.13971); tensor names of transformers' LlamaForCausalLM.
-    """
-    return Structure(
-        config=config,
-        family="llama",
-        parts=tuple(_llama_parts(config)),
-        attention=GroupedQueryAttention(config.heads, config.kv_heads, config.head_dim),
-        ignored=re.compile(r"(^|\.)rotary_emb\.inv_freq$"),  # a buffer that old releases saved
-    )
-
-
-def _llama_parts(config: ModelConfig) -> Iterator[Part]:
-    hidden, inner, head = config.hidden_size, config.intermediate_size, config.head_dim
-    queries, keys = config.heads * head, config.kv_heads * head
-    yield Part("model.embed_tokens.weight", "embedding", None, (config.vocab_size, hidden), Split.VOCAB)
-    for layer in range(config.layers):
-        at = f"model.layers.{layer}"
-        yield Part(f"{at}.input_layernorm.weight", "norm", layer, (hidden,), Split.REPLICATED)
-        for name, rows, columns, split in (
-            ("q_proj", queries, hidden, Split.COLUMN),
-            ("k_proj", keys, hidden, Split.KV_HEADS),
-            ("v_proj", keys, hidden, Split.KV_HEADS),
-            ("o_proj", hidden, queries, Split.ROW),
-        ):
-            yield from _linear(
-                f"{at}.self_attn.{name}", "attention", layer, rows, columns, split, config.attention_bias
-            )
-        yield Part(f"{at}.post_attention_layernorm.weight", "norm", layer, (hidden,), Split.REPLICATED)
-        for name, rows, columns, split in (
-            ("gate_proj", inner, hidden, Split.COLUMN),
-            ("up_proj", inner, hidden, Split.COLUMN),
-            ("down_proj", hidden, inner, Split.ROW),
-        ):
-            yield from _linear(f"{at}.mlp.{name}", "mlp", layer, rows, columns, split, config.mlp_bias)
-    yield Part("model.norm.weight", "norm", None, (hidden,), Split.REPLICATED)
-    if not config.tied_embeddings:
-        yield Part("lm_head.weight", "lm_head", None, (config.vocab_size, hidden), Split.VOCAB)
-
-
-def _linear(
-    name: str, kind: str, layer: int | None, rows: int, columns: int, split: Split, bias: bool
-) -> Iterator[Part]:
-    yield Part(f"{name}.weight", kind, layer, (rows, columns), split)
-    if bias:  # a row-split layer adds its bias once, after the ranks' results are summed
-        yield Part(f"{name}.bias", kind, layer, (rows,), Split.REPLICATED if split is Split.ROW else split)
-
-
-#: model_type → the function that describes it. To add a family, add such a function (and, for a new kind of
-#: attention, its class in attention.py).
-FAMILIES: Mapping[str, Callable[[ModelConfig], Structure]] = {"llama": llama}

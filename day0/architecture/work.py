@@ -52,14 +52,14 @@ def decode(structure: Structure, context: int, weight_bytes: int, kv_bytes: int,
 
 def _matrices(structure: Structure) -> tuple[int, int]:
     """Elements of the layers' matrices, and of the output head (the embedding where they are tied)."""
-    layers = sum(part.numel for part in structure.parts if part.is_matrix and part.kind != "lm_head")
+    layers = sum(part.numel for part in structure.parts if part.is_matrix and part.kind != "head")
     return layers, structure.config.vocab_size * structure.config.hidden_size
 
 
 def _weights_read(structure: Structure, tokens: int, weight_bytes: int) -> int:
     """Every weight once, but of an untied embedding only the rows that the tokens look up."""
     config = structure.config
-    read = structure.parameters()
+    read = structure.total
     if not config.tied_embeddings:
         read -= max(0, config.vocab_size - tokens) * config.hidden_size
     return read * weight_bytes

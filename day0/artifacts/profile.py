@@ -17,7 +17,7 @@ class Parameters(Frozen):
     """`active` without the input embedding's table (vocabulary × hidden size), which is looked up, not multiplied.
     An untied output head stays counted; a tied one is the same table, so it goes with it."""
     by_kind: dict[str, int]
-    """`embedding`, `attention`, `mlp`, `norm`, `lm_head`."""
+    """Kinds as in configs/families/: `embedding`, `attention`, `dense_mlp`, `norm`, `head`."""
     by_layer: tuple[int, ...]
 
 

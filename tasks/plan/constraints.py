@@ -5,10 +5,7 @@ from __future__ import annotations
 import itertools
 from dataclasses import dataclass
 
-from day0.architecture.config import ModelConfig
-
-#: vLLM pads the vocabulary to a multiple of this before it divides it (vocab_parallel_embedding.py).
-VOCAB_PADDING = 64
+from day0.architecture.structure import Structure
 
 
 @dataclass(frozen=True)
@@ -35,31 +32,25 @@ class Obstacle:
     divisor: int | None
 
 
-def padded_vocab(vocab_size: int) -> int:
-    return -(-vocab_size // VOCAB_PADDING) * VOCAB_PADDING
-
-
-def obstacles(config: ModelConfig, sizes: Sizes) -> list[Obstacle]:
+def obstacles(structure: Structure, sizes: Sizes) -> list[Obstacle]:
     """Everything about a model that forbids these sizes, whatever the memory.
 
-    Fewer key-value heads than ranks are no obstacle where the heads divide the ranks: each head is then copied.
+    The dimensions are those that the family's rules split by. Fewer units than ranks are no obstacle where a rule
+    lets ranks share them (key and value heads), as long as they can be shared evenly.
     """
     found = []
-    tp, vocab = sizes.tp, padded_vocab(config.vocab_size)
-    for dimension, size, note in (
-        ("num_attention_heads", config.heads, ""),
-        ("intermediate_size", config.intermediate_size, ""),
-        ("vocab_size", vocab, f" (vocab_size {config.vocab_size}, padded to a multiple of {VOCAB_PADDING})"),
-    ):
-        if size % tp:
-            found.append(Obstacle(f"{dimension} {size}{note} is not divisible by tp {tp}", dimension, size, tp))
-    kv_heads = config.kv_heads
-    if kv_heads >= tp and kv_heads % tp:
-        reason = f"num_key_value_heads {kv_heads} is not divisible by tp {tp}"
-        found.append(Obstacle(reason, "num_key_value_heads", kv_heads, tp))
-    elif kv_heads < tp and tp % kv_heads:
-        reason = f"tp {tp} is no multiple of num_key_value_heads {kv_heads}, so the heads cannot be copied evenly"
-        found.append(Obstacle(reason, "num_key_value_heads", kv_heads, tp))
+    tp, config = sizes.tp, structure.config
+    for name, units, shared in _divided(structure):
+        if shared and units < tp:
+            if tp % units:
+                reason = f"tp {tp} is no multiple of {name} {units}, so the ranks cannot share them evenly"
+                found.append(Obstacle(reason, name, units, tp))
+        elif units % tp:
+            found.append(Obstacle(f"{name} {units} is not divisible by tp {tp}", name, units, tp))
+    if structure.padded_vocab % tp:
+        vocab = structure.padded_vocab
+        padded = f" (padded from {config.vocab_size})" if vocab != config.vocab_size else ""
+        found.append(Obstacle(f"vocab_size {vocab}{padded} is not divisible by tp {tp}", "vocab_size", vocab, tp))
     if sizes.pp > config.layers:
         reason = f"num_hidden_layers {config.layers} is less than pp {sizes.pp}: a stage would be empty"
         found.append(Obstacle(reason, "num_hidden_layers", config.layers, sizes.pp))
@@ -67,6 +58,16 @@ def obstacles(config: ModelConfig, sizes: Sizes) -> list[Obstacle]:
         reason = f"ep {sizes.ep} needs experts to divide, and the model has none"
         found.append(Obstacle(reason, "num_experts", 0, sizes.ep))
     return found
+
+
+def _divided(structure: Structure) -> list[tuple[str, int, bool]]:
+    """What the splits count, each once: the config's name for it, how many there are, whether ranks may share one."""
+    divided = {}
+    for part in structure.parts:
+        if part.split.by and (part.layer in (None, 0)):  # the layers are all alike
+            size = structure.family.sizes.get(part.split.by)
+            divided[part.split.by] = (size.key if size else part.split.by, part.units, part.split.replicate)
+    return list(divided.values())
 
 
 def stage_layers(layers: int, pp: int, stage: int) -> int:

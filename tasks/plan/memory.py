@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from day0.architecture.dtypes import BYTES
-from day0.architecture.structure import Part, Split, Structure
+from day0.architecture.structure import Part, Structure
 from day0.artifacts.plan import DeviceMemory
 from day0.target import EngineMemory
-from tasks.plan.constraints import Sizes, padded_vocab, stage_layers
+from tasks.plan.constraints import Sizes, stage_layers
 
 
 @dataclass(frozen=True)
@@ -32,9 +32,9 @@ class MemoryModel:
         last = stage == sizes.pp - 1
         elements = stage_layers(self.structure.config.layers, sizes.pp, stage) * self._layer_elements(sizes.tp)
         for part in self._ends:
-            first = part.kind == "embedding"
-            if (first and stage == 0) or (last and (not first or self.structure.config.tied_embeddings)):
-                elements += rank_elements(part, sizes.tp, self.structure.config.kv_heads)
+            again = last and part.kind == "embedding" and self.structure.config.tied_embeddings
+            if again or (stage == 0 if part.stage == "first" else last):
+                elements += self.rank_elements(part, sizes.tp)
         return elements * BYTES[self.weight_dtype]
 
     def kv_bytes_per_token(self, sizes: Sizes, stage: int) -> int:
@@ -71,9 +71,7 @@ class MemoryModel:
         peak = tokens * (2 * config.hidden_size + max(attention, mlp)) * width
         if stage == sizes.pp - 1:
             peak += (
-                max(sequences, self.engine.prompt_logits)
-                * padded_vocab(config.vocab_size)
-                * (width + 2 * BYTES["float32"])
+                max(sequences, self.engine.prompt_logits) * self.structure.padded_vocab * (width + 2 * BYTES["float32"])
             )
         return peak
 
@@ -113,12 +111,21 @@ class MemoryModel:
             blocks.append(max(0, free) // self.kv_cache(sizes, stage, self.engine.kv_block_tokens, concurrency))
         return min(blocks) * self.engine.kv_block_tokens
 
+    def rank_elements(self, part: Part, tp: int) -> int:
+        """Elements of one tensor that each of `tp` ranks holds, as the family's rule splits it."""
+        if part.split.how == "vocab":
+            return self.structure.padded_vocab // tp * math.prod(part.shape[1:])
+        if part.split.how not in ("column", "row"):
+            return part.numel
+        held = max(1, part.units // tp) if part.split.replicate else part.units // tp
+        return part.numel // part.units * held
+
     def telling_stages(self, pp: int) -> list[int]:
         """The stages among which the worst is: the first, the last, and of the others one with most layers."""
         return sorted({0, max(0, pp - 2), pp - 1})
 
     def _layer_elements(self, tp: int) -> int:
-        return sum(rank_elements(part, tp, self.structure.config.kv_heads) for part in self._first_layer)
+        return sum(self.rank_elements(part, tp) for part in self._first_layer)
 
     @cached_property
     def _first_layer(self) -> Sequence[Part]:
@@ -133,14 +140,3 @@ class MemoryModel:
 def replica_sequences(concurrency: int, sizes: Sizes) -> int:
     """Sequences of the data-parallel replica that has most."""
     return math.ceil(concurrency / sizes.dp)
-
-
-def rank_elements(part: Part, tp: int, kv_heads: int) -> int:
-    """Elements of one tensor that each of `tp` ranks holds."""
-    if part.split is Split.REPLICATED:
-        return part.numel
-    if part.split is Split.VOCAB:
-        return padded_vocab(part.shape[0]) // tp * math.prod(part.shape[1:])
-    if part.split is Split.KV_HEADS:
-        return part.numel // kv_heads * max(1, kv_heads // tp)
-    return part.numel // tp

@@ -8,7 +8,7 @@ from rich.table import Table
 
 from day0.artifacts.plan import Layout, ParallelPlan
 
-SHOWN = 8  # rejected layouts; --json has all
+SHOWN = 5  # rejected layouts; --json has all
 
 
 def show_plan(plan: ParallelPlan, console: Console) -> None:
@@ -41,23 +41,12 @@ def plan_tables(plan: ParallelPlan) -> RenderableType:
 
 def _layouts(plan: ParallelPlan) -> Table:
     title = f"{plan.target}: {plan.concurrency} × {plan.context:,} tokens, {plan.weight_dtype}, cache {plan.kv_dtype}"
-    table = Table(title=title, title_justify="left", box=None, pad_edge=False)
-    for column in (
-        "",
-        "tp pp ep dp",
-        "devices",
-        "weights",
-        "cache",
-        "activ.",
-        "overhead",
-        "total",
-        "of GB",
-        "ms/token",
-    ):
-        table.add_column(column, justify="right")
-    for mark, layout in [("→", plan.chosen), *(("", layout) for layout in plan.alternatives)]:
+    table = Table(title=title, title_justify="left", box=None, pad_edge=False, padding=(0, 1))
+    for column in ("tp pp ep dp", "devices", "weights", "cache", "activ.", "overhead", "total", "of GB", "ms/token"):
+        table.add_column(column, justify="right", no_wrap=True)
+    for layout, style in [(plan.chosen, "bold"), *((layout, "") for layout in plan.alternatives)]:
         if layout:
-            table.add_row(mark, *_cells(layout))
+            table.add_row(*_cells(layout), style=style)
     return table
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from day0.architecture.config import ModelConfig
+from day0.architecture.structure import Structure
 from day0.artifacts.plan import Layout, Rejection
 from tasks.plan.constraints import Obstacle, Sizes, obstacles, pipeline_stages
 from tasks.plan.memory import MemoryModel
@@ -31,7 +31,7 @@ def search(model: MemoryModel, settings: PlanSettings, devices: int, context_len
 
     The context is the asked one; without one, the longest that any layout has room for, up to the model's own.
     """
-    possible, rejected = _candidates(model.structure.config, settings, devices)
+    possible, rejected = _candidates(model.structure, settings, devices)
     longest = {sizes: _longest(model, settings, sizes) for sizes in possible}
     max_context = min(max(longest.values(), default=0), context_length)
     context = settings.context or max_context
@@ -45,12 +45,12 @@ def search(model: MemoryModel, settings: PlanSettings, devices: int, context_len
 
 def minimum_devices(model: MemoryModel, settings: PlanSettings, context: int) -> int | None:
     """The fewest devices, of whatever number, on which the context fits within the given sizes. None: none do."""
-    config = model.structure.config
+    structure = model.structure
     best: int | None = None
     for tp in [settings.tp] if settings.tp else range(1, settings.spec.devices_per_node.value + 1):
-        if obstacles(config, Sizes(tp, settings.pp or 1, settings.ep or 1)):
+        if obstacles(structure, Sizes(tp, settings.pp or 1, settings.ep or 1)):
             continue
-        pipelines = [settings.pp] if settings.pp else range(1, config.layers + 1)
+        pipelines = [settings.pp] if settings.pp else range(1, structure.config.layers + 1)
         if not any(_longest(model, settings, Sizes(tp, pp)) >= context for pp in (pipelines[0], pipelines[-1])):
             continue  # with one layer a stage there is most room, but for what a single device saves
         pp = next(pp for pp in pipelines if _longest(model, settings, Sizes(tp, pp)) >= context)
@@ -58,19 +58,19 @@ def minimum_devices(model: MemoryModel, settings: PlanSettings, context: int) ->
     return best
 
 
-def _candidates(config: ModelConfig, settings: PlanSettings, devices: int) -> tuple[list[Sizes], list[Rejection]]:
+def _candidates(structure: Structure, settings: PlanSettings, devices: int) -> tuple[list[Sizes], list[Rejection]]:
     """Sizes that nothing but memory may forbid, and a rejection for each that something else does."""
     possible: list[Sizes] = []
     rejected: list[Rejection] = []
     for tp in [settings.tp] if settings.tp else range(1, devices + 1):
-        found = _tp_obstacles(config, settings, tp)
+        found = _tp_obstacles(structure, settings, tp)
         if found:
             rejected.append(_rejection(Sizes(tp, settings.pp or 1, settings.ep or 1), found))
-            if tp > config.heads and not settings.tp:
+            if tp > structure.config.heads and not settings.tp:
                 break  # no larger tp divides the heads either
             continue
-        for sizes in _pipelines(config, settings, tp, devices):
-            found = obstacles(config, sizes)
+        for sizes in _pipelines(structure, settings, tp, devices):
+            found = obstacles(structure, sizes)
             if sizes.devices > devices:
                 reason = f"tp {sizes.tp} x pp {sizes.pp} needs {sizes.devices} devices and {devices} are given"
                 found.append(Obstacle(reason, "devices", devices, sizes.devices))
@@ -81,9 +81,9 @@ def _candidates(config: ModelConfig, settings: PlanSettings, devices: int) -> tu
     return possible, rejected
 
 
-def _tp_obstacles(config: ModelConfig, settings: PlanSettings, tp: int) -> list[Obstacle]:
+def _tp_obstacles(structure: Structure, settings: PlanSettings, tp: int) -> list[Obstacle]:
     """What forbids a tensor-parallel size whatever the rest. One that spans nodes has to be asked for."""
-    found = obstacles(config, Sizes(tp, 1, settings.ep or 1))
+    found = obstacles(structure, Sizes(tp, 1, settings.ep or 1))
     node = settings.spec.devices_per_node.value
     if tp > node and not settings.tp and not settings.spec.memory.shared:
         reason = f"tp {tp} would span nodes of {node} devices; it is not chosen unless --tp asks for it"
@@ -91,13 +91,13 @@ def _tp_obstacles(config: ModelConfig, settings: PlanSettings, tp: int) -> list[
     return found
 
 
-def _pipelines(config: ModelConfig, settings: PlanSettings, tp: int, devices: int) -> Iterator[Sizes]:
+def _pipelines(structure: Structure, settings: PlanSettings, tp: int, devices: int) -> Iterator[Sizes]:
     """Pipeline and data-parallel sizes beside a tensor-parallel one. No replica without a sequence to serve.
 
     Replicas in powers of two, and as many as there is room for.
     """
     ep = settings.ep or 1
-    for pp in [settings.pp] if settings.pp else range(1, min(config.layers, max(1, devices // tp)) + 1):
+    for pp in [settings.pp] if settings.pp else range(1, min(structure.config.layers, max(1, devices // tp)) + 1):
         most = max(1, min(devices // (tp * pp), settings.concurrency))
         for dp in sorted({most, *(1 << power for power in range(most.bit_length()))}):
             yield Sizes(tp, pp, ep, dp)

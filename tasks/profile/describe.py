@@ -78,7 +78,7 @@ def count_parameters(structure: Structure) -> Parameters:
     for part in structure.parts:
         if part.layer is not None:
             by_layer[part.layer] += part.numel
-    total = structure.parameters()
+    total = structure.total
     return Parameters(
         total=total,
         active=total,
@@ -118,7 +118,7 @@ def _sizes(structure: Structure, dtype: str | None) -> dict[str, Any]:
     return {
         "model_type": config.model_type,
         "architectures": list(config.architectures),
-        "family": structure.family,
+        "family": structure.family.name,
         "layers": config.layers,
         "hidden_size": config.hidden_size,
         "intermediate_size": config.intermediate_size,
@@ -171,8 +171,8 @@ def _work(structure: Structure, context: int, concurrency: int, dtype: str, kv_d
 
 
 def _sizes_check(structure: Structure) -> Check:
-    total = structure.parameters()
-    reason = f"{total:,} parameters follow from the config as {structure.family}"
+    total = structure.total
+    reason = f"{total:,} parameters follow from the config as {structure.family.name}"
     return Check(name="config", verdict=Verdict.PASS, reason=reason, measured={"parameters": total})
 
 

@@ -33,7 +33,7 @@ def reconcile(structure: Structure, tensors: Mapping[str, TensorInfo]) -> tuple[
     odd = [f"{tensor.name} is {tensor.dtype}" for _, tensor in shared if tensor.dtype not in SAFETENSORS]
     warnings += _dtype_warnings(structure, kinds)
     counted = sum(tensor.numel for _, tensor in shared)
-    measured = {"by_config": structure.parameters(), "by_headers": counted}
+    measured = {"by_config": structure.total, "by_headers": counted}
     return [
         _check("tensors present", [f"{name} is missing" for name in missing], f"all {len(expected)} are there"),
         _check(
@@ -57,20 +57,27 @@ def dominant_dtype(structure: Structure, tensors: Mapping[str, TensorInfo]) -> s
 def _explained(structure: Structure, extra: dict[str, TensorInfo]) -> list[str]:
     """Take out of `extra` what is there for a known reason, and say so."""
     warnings = []
-    buffers = [name for name in extra if structure.ignored.search(name)]
-    for name in buffers:
-        del extra[name]
-    if buffers:
-        warnings.append(f"{len(buffers)} buffers such as {buffers[0]} are no parameters and are not counted")
-    head = extra.get("lm_head.weight")
-    table = (structure.config.vocab_size, structure.config.hidden_size)
-    if head and structure.config.tied_embeddings and head.shape == table:
-        del extra["lm_head.weight"]
-        warnings.append(
-            "lm_head.weight is stored although the config ties it to the embedding: it is not counted, "
-            "and engines read the embedding in its place"
-        )
+    dropped: dict[str, list[str]] = {}
+    for name, tensor in list(extra.items()):
+        rule = structure.family.find(name)
+        if rule is None:
+            continue
+        if rule.drop:
+            dropped.setdefault(rule.drop, []).append(name)
+            del extra[name]
+        elif rule.kind == "head" and structure.config.tied_embeddings and tensor.shape == _table(structure):
+            warnings.append(
+                f"{name} is stored although the config ties it to the embedding: it is not counted, and engines read "
+                f"the embedding in its place"
+            )
+            del extra[name]
+    for reason, names in dropped.items():
+        warnings.append(f"{len(names)} tensors such as {names[0]} are not counted: {reason}")
     return warnings
+
+
+def _table(structure: Structure) -> tuple[int, int]:
+    return structure.config.vocab_size, structure.config.hidden_size
 
 
 def _dtype_warnings(structure: Structure, kinds: Counter[str]) -> list[str]:
