@@ -22,11 +22,15 @@ class RankShards(Artifact):
     layout: str
     """`vllm` (sharded_state), `hf` or `deepseek`."""
     engine: str
-    """The engine and version whose tensor names are written, such as `vllm 0.32.0`."""
+    """The engine and version whose tensor names are written, such as `vllm 0.32.0`; `none` for `hf`."""
+    source: str
+    """Digest of the source's index and of the hashes of its shards."""
     tp: int
     pp: int
     ep: int
     ranks: int
     bytes_read: int
+    """Of tensor data; each byte once."""
     bytes_written: int
+    """The sizes of `files` together."""
     dropped: tuple[Dropped, ...] = ()

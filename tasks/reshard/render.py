@@ -1,0 +1,29 @@
+"""A reshard for people."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.console import Console
+from rich.filesize import decimal
+from rich.table import Table
+
+
+def show(answer: dict[str, Any], destination: str, dry_run: bool) -> None:
+    """Print the files with their sizes, what was dropped, and the totals."""
+    console = Console()
+    table = Table(
+        "file", "bytes", "sha256", title=f"{'would be written to' if dry_run else 'written to'} {destination}"
+    )
+    for file in answer["files"]:
+        table.add_row(file["name"], f"{file['bytes']:,}", (file["sha256"] or "")[:16])
+    console.print(table)
+    for dropped in answer["dropped"]:
+        console.print(f"dropped {dropped['tensor']}: {dropped['reason']}", highlight=False)
+    verb = "to read" if dry_run else "read"
+    console.print(
+        f"layout {answer['layout']}, {answer['ranks']} rank{'s' if answer['ranks'] > 1 else ''}: "
+        f"{decimal(answer['bytes_read'])} {verb}, {decimal(answer['bytes_written'])} "
+        f"{'to write' if dry_run else 'written'} ({answer['seconds']:.2f} s)",
+        highlight=False,
+    )

@@ -1,0 +1,25 @@
+"""What the reshard stage is asked to do."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from day0.artifacts.base import Settings
+from day0.files import digest_of, sha256_file
+from day0.home import configs
+
+
+def families_digest() -> str:
+    """SHA-256 over configs/families/."""
+    return digest_of({path.name: sha256_file(path) for path in sorted((configs() / "families").glob("*.yaml"))})
+
+
+class ReshardSettings(Settings):
+    """`families` makes a changed family description a changed input: the stage runs again."""
+
+    layout: Literal["vllm", "hf"] = "vllm"
+    part_bytes: int = Field(default=5 << 30, ge=1)
+    """Size above which a rank's tensors go on in another file; 5 GiB as vLLM's own exporter has it."""
+    families: str = Field(default_factory=families_digest)
