@@ -119,6 +119,7 @@ class Stage(Generic[P, A]):
         self.resources: list[str] = []
         self.settings: type[Settings] | None = None
         hints = typing.get_type_hints(function)
+        self.returns: type[A] = hints["return"]
         for parameter in inspect.signature(function).parameters:
             kinds = _alternatives(hints[parameter])
             kind = next((k for k in kinds if isinstance(k, type) and issubclass(k, Artifact | Settings)), None)
@@ -364,7 +365,7 @@ def slug(text: str) -> str:
 
 def _damage(store: Store, record: ArtifactRecord, stage: Stage[Any, Any]) -> str | None:
     try:
-        artifact = store.get(record.digest, typing.get_type_hints(stage.function)["return"])
+        artifact = store.get(record.digest, stage.returns)
     except Day0Error as error:
         return str(error)
     if not artifact.files:

@@ -81,7 +81,7 @@ class Store:
     def sweep(self) -> None:
         """Remove what processes that no longer live left unfinished."""
         for path in (self.root / "tmp").glob("*"):
-            if not _alive(int(path.name.partition("-")[0])):
+            if not alive(int(path.name.partition("-")[0])):
                 shutil.rmtree(path, ignore_errors=True)
 
     def _object(self, digest: str) -> Path:
@@ -116,7 +116,8 @@ def _stat(path: Path) -> list[int]:
     return [stat.st_size, stat.st_mtime_ns, stat.st_ino]
 
 
-def _alive(pid: int) -> bool:
+def alive(pid: int) -> bool:
+    """Whether a process of that number lives."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

@@ -1,6 +1,7 @@
 """Prefect's own server, started by day0 when none is there and kept for the next command.
 
-A server that the user has (`PREFECT_API_URL`) is taken as it is. Importing this module imports no Prefect: the
+A server that the user has (`PREFECT_API_URL`) is taken as it is; day0's own listens on the loopback, on a free port or
+on `$DAY0_SERVER_PORT`. Importing this module imports no Prefect: the
 environment must be set before Prefect reads it.
 """
 
@@ -98,7 +99,7 @@ def stop_server() -> bool:
 
 def _start() -> Server:
     with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
+        probe.bind(("127.0.0.1", int(os.environ.get("DAY0_SERVER_PORT") or 0)))
         port = probe.getsockname()[1]
     log = home() / "logs" / "server.log"
     log.parent.mkdir(parents=True, exist_ok=True)

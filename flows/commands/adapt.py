@@ -1,0 +1,49 @@
+"""`day0 adapt`: bring a release up on a target."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from flows.output import Answer, command
+
+
+def answer(source: str, **options: Any) -> Answer:
+    """Run `adapt` on the orchestrator and show what it came to."""
+    from flows.orchestrator import use_server
+
+    use_server()
+    from flows.adapt import bring_up
+
+    report = bring_up(source, **options)
+
+    def show() -> None:
+        from rich.console import Console
+
+        console = Console(highlight=False)
+        console.print(f"\n[bold]{report.release['source']}[/] on {report.target}: rung [bold]{report.rung}[/]", end="")
+        console.print(f" ({report.next_rung})", markup=False)
+        console.print(f"run     {report.run}", markup=False)
+        if report.recipe:
+            console.print(f"recipe  {report.recipe}", markup=False, soft_wrap=True)
+
+    return Answer(report.to_json(), show, report.exit_code)
+
+
+@command(name="adapt")
+@click.argument("source")
+@click.option("--target", default="cpu", show_default=True, help="Name of a file in configs/targets/.")
+@click.option("--engine", help="Name of a file in configs/engines/; by default the target's own.")
+@click.option("--runtime", type=click.Choice(["process", "docker"]), default="process", show_default=True)
+@click.option("--until", metavar="STAGE", help="Stop after this stage.")
+@click.option("--fresh", is_flag=True, help="Make every stage again, whatever is in the store.")
+def adapt_command(source: str, target: str, engine: str | None, runtime: str, until: str | None, fresh: bool) -> Answer:
+    """Bring the release SOURCE up on a target: every stage in order, each recorded.
+
+    SOURCE is hf:ORG/NAME[@REV], dir:PATH, or a bare ORG/NAME (the hub at HF_ENDPOINT).
+    """
+    return answer(source, target=target, engine=engine, runtime=runtime, until=until, fresh=fresh)
+
+
+command = adapt_command

@@ -1,0 +1,1 @@
+"""The stage contract, on Prefect's real server."""
