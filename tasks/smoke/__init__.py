@@ -1,0 +1,1 @@
+"""Smoke: whether the served model answers as the reference does."""
