@@ -18,6 +18,7 @@ from pydantic import Field, model_validator
 from day0.artifacts.base import Frozen
 from day0.config import load_config
 from day0.errors import InputError
+from day0.files import digest_of, sha256_file
 from day0.home import configs
 
 Kind = Literal["embedding", "head", "attention", "dense_mlp", "norm", "buffer"]
@@ -196,6 +197,12 @@ def find_family(config: Mapping[str, Any], folder: Path | None = None) -> Family
         f"model_type {model_type!r} has no family description; {hint}describe it in configs/families/ "
         f"(known: {', '.join(known) or 'none'})"
     )
+
+
+def families_digest(folder: Path | None = None) -> str:
+    """SHA-256 over all family files: part of the settings of whatever is computed from them."""
+    paths = sorted((folder or configs() / "families").glob("*.yaml"))
+    return digest_of({path.name: sha256_file(path) for path in paths})
 
 
 def resolve_sizes(family: Family, config: Mapping[str, Any]) -> dict[str, int]:

@@ -184,7 +184,7 @@ def plan_writes(
     head_is_stored = any(s.rule.kind == "head" for s in kept)
     tied = family.is_tied(checkpoint.config) and not head_is_stored
     groups = _groups(kept, rule, layout, sizes["layers"], pp, tied)
-    laid_out = _Layout(layout, rule, sizes, tp, pp, part_bytes)
+    laid_out = _Layout(layout, family, sizes, tp, pp, part_bytes)
     for group in groups:
         laid_out.add(group)
     files, steps = laid_out.finish()
@@ -319,9 +319,9 @@ class _Layout:
     """Lays groups out in files: first all sizes, then, with the headers known, the offsets."""
 
     def __init__(
-        self, layout: str, rule: LayoutRule, sizes: Mapping[str, int], tp: int, pp: int, part_bytes: int
+        self, layout: str, family: Family, sizes: Mapping[str, int], tp: int, pp: int, part_bytes: int
     ) -> None:
-        self.layout, self.rule, self.sizes = layout, rule, sizes
+        self.layout, self.rule, self.family, self.sizes = layout, family.layouts[layout], family, sizes
         self.tp, self.pp, self.part_bytes = tp, pp, part_bytes
         self.groups: list[tuple[_Group, dict[int, int]]] = []
         self.filled = dict.fromkeys(range(pp), 0)
@@ -417,7 +417,7 @@ class _Layout:
             kept = (min(first, length), min(last, length))
             return _Part(tensor, 0, kept, (last - first) - (kept[1] - kept[0]))
         units = self.sizes[split.by] if split.by else length
-        what = f"{tensor.name}: {split.by}"
+        what = f"{tensor.name}: {self.family.sizes[split.by].key if split.by else split.how}"
         return _Part(tensor, split.dim, rank_range(length, units, self.tp, rank, split.replicate, what), 0)
 
     def _file_name(self, stage: int, rank: int, part: int) -> str:

@@ -6,14 +6,8 @@ from typing import Literal
 
 from pydantic import Field
 
+from day0.architecture.family import families_digest
 from day0.artifacts.base import Settings
-from day0.files import digest_of, sha256_file
-from day0.home import configs
-
-
-def families_digest() -> str:
-    """SHA-256 over configs/families/."""
-    return digest_of({path.name: sha256_file(path) for path in sorted((configs() / "families").glob("*.yaml"))})
 
 
 class ReshardSettings(Settings):

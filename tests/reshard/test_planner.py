@@ -143,7 +143,7 @@ def test_an_unknown_tensor_is_an_error_never_a_replica(tiny: Checkpoint) -> None
 
 
 def test_what_does_not_divide_is_named_with_size_and_divisor(tiny: Checkpoint) -> None:
-    with pytest.raises(InputError, match=r"heads = 4 is not divisible by tp 8"):
+    with pytest.raises(InputError, match=r"num_attention_heads = 4 is not divisible by tp 8"):
         plan(tiny, tp=8)
     with pytest.raises(InputError, match=r"is not divisible by tp 3"):
         plan(tiny, tp=3)
