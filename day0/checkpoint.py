@@ -189,6 +189,11 @@ def unsafe_name(name: str) -> str | None:
     return None
 
 
+def shown(name: str) -> str:
+    """A name from a stranger as it may be shown on a terminal and written as JSON."""
+    return name if name.isprintable() and len(name) <= 1024 else ascii(name[:80])[1:-1]
+
+
 def _blob_folders(real_root: Path) -> list[Path]:
     """For a snapshot in a hub cache (`models--ORG--NAME/snapshots/REV`), where its files' contents may lie."""
     if real_root.parent.name != "snapshots" or not real_root.parent.parent.name.startswith("models--"):
@@ -238,11 +243,11 @@ def _weight_map(value: Any, index: str, found: Examination) -> dict[str, str] | 
     placed = {}
     for tensor, file in weight_map.items():
         if problem := safetensors_header.name_fault(tensor):
-            found.fault("name", index, ascii(tensor[:80]), problem)
+            found.fault("name", index, shown(tensor), problem)
         elif not isinstance(file, str):
             found.fault("index", index, tensor, f"`weight_map` must give a file's name, not {str(file)[:40]}")
         elif not unsafe_name(file) and not file.endswith(".safetensors"):
-            found.fault("unsafe_file", file, tensor, "the index places it in a file that is not safetensors")
+            found.fault("unsafe_file", shown(file), tensor, "the index places it in a file that is not safetensors")
         else:
             placed[tensor] = file
     return placed
@@ -253,7 +258,7 @@ def _read_shard(root: Path, file: str, found: Examination) -> None:
         header, faults = safetensors_header.examine(locate(root, file), file)
     except PathFault as fault:
         named = "the index names this file, but " if found.index else ""
-        found.fault(fault.kind, file if not unsafe_name(file) else ascii(file[:80]), None, named + fault.detail)
+        found.fault(fault.kind, shown(file), None, named + fault.detail)
         return
     except OSError as error:
         found.fault("not_regular", file, None, f"it cannot be read: {error.strerror}")

@@ -22,7 +22,7 @@ from day0.progress import report
 from tasks.download.manifest import Expected
 from tasks.download.transfer import MARK
 
-_COMMIT = re.compile(r"[0-9a-f]{40}")
+COMMIT = re.compile(r"[0-9a-f]{40}")
 _QUIET = {
     "HF_HUB_DISABLE_TELEMETRY": "1",
     "HF_HUB_DISABLE_PROGRESS_BARS": "1",
@@ -36,6 +36,7 @@ class HubRelease:
 
     repository: str
     commit: str
+    hub: str
     files: dict[str, Expected]
 
 
@@ -53,12 +54,13 @@ def look_up(repository: str, revision: str | None) -> HubRelease:
     """
     answers = _client(["info", repository, *([revision] if revision else [])], repository, revision)
     info = answers.get("info")
-    if not isinstance(info, dict) or not _COMMIT.fullmatch(str(info.get("commit"))):
+    if not isinstance(info, dict) or not COMMIT.fullmatch(str(info.get("commit"))):
         raise Unavailable(f"the hub {endpoint()} named no commit for {repository}; is HF_ENDPOINT a model hub?")
     for name in info["files"]:
         if problem := unsafe_name(name):
             raise InputError(f"{repository} is refused, because the hub lists a file with an unusable name: {problem}")
-    return HubRelease(repository, info["commit"], {n: Expected(**entry) for n, entry in info["files"].items()})
+    files = {name: Expected(**entry) for name, entry in info["files"].items()}
+    return HubRelease(repository, info["commit"], endpoint(), files)
 
 
 def transfer(release: HubRelease, names: list[str], folder: Path) -> None:

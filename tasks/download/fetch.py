@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from day0.artifacts.snapshot import Snapshot
 from day0.release import parse_source
-from tasks.download.client import look_up
+from tasks.download.client import COMMIT, look_up
 from tasks.download.folder import listing_digest, take_folder
 from tasks.download.hub import fetch_hub
 from tasks.download.settings import DownloadSettings
@@ -20,7 +20,9 @@ def pin(source: str) -> DownloadSettings:
     release = parse_source(source)
     if release.path:
         return DownloadSettings(source=release.source, listing=listing_digest(release.path))
-    return DownloadSettings(source=release.source, revision=look_up(release.name, release.revision).commit)
+    given = release.revision or ""
+    commit = given if COMMIT.fullmatch(given) else look_up(release.name, release.revision).commit
+    return DownloadSettings(source=release.source, revision=commit)
 
 
 def fetch(source: str, settings: DownloadSettings | None = None) -> Snapshot:

@@ -16,9 +16,9 @@ from day0.artifacts.snapshot import Fault, Snapshot
 from day0.errors import InputError, Unavailable
 from day0.home import home
 from day0.release import Release
-from tasks.download.client import HubRelease, endpoint, fetch_file, look_up, transfer
+from tasks.download.client import COMMIT, HubRelease, fetch_file, look_up, transfer
 from tasks.download.listing import is_unsafe
-from tasks.download.manifest import Manifest, write_record
+from tasks.download.manifest import Manifest, hub_manifest, read_record, record_path, write_record
 from tasks.download.verify import VerifyReport, verify_folder
 
 logger = logging.getLogger("day0.download")
@@ -34,11 +34,10 @@ def fetch_hub(source: Release, revision: str | None) -> Snapshot:
         InputError: there is no such repository or revision, it may not be read, or the disk is too small.
         Unavailable: the hub does not answer.
     """
-    release = look_up(source.name, revision or source.revision)
-    wanted = sorted(name for name in release.files if not is_unsafe(name))
-    manifest = Manifest({name: release.files[name] for name in wanted}, "hub", f"the hub {endpoint()}")
-    folder = home() / "models" / source.name / release.commit
-    if not wanted:
+    release = _known(source.name, revision or source.revision) or look_up(source.name, revision or source.revision)
+    manifest = hub_manifest(release.hub, release.files)
+    folder = _folder(source.name, release.commit)
+    if not manifest.files:
         raise InputError(f"{source.name} at {release.commit} holds no file that may be fetched")
     folder.parent.mkdir(parents=True, exist_ok=True)
     with _sole(folder.with_name(f"{release.commit}.lock")):
@@ -61,6 +60,21 @@ def fetch_hub(source: Release, revision: str | None) -> Snapshot:
     )
 
 
+def _folder(repository: str, commit: str) -> Path:
+    return home() / "models" / repository / commit
+
+
+def _known(repository: str, revision: str | None) -> HubRelease | None:
+    """A commit that was fetched before: what the hub said then holds for ever, so it need not be asked."""
+    if not revision or not COMMIT.fullmatch(revision):
+        return None
+    folder = _folder(repository, revision)
+    if not (folder.is_dir() and record_path(folder).is_file()):
+        return None
+    hub, files = read_record(folder)
+    return HubRelease(repository, revision, hub, files)
+
+
 def _complete(release: HubRelease, manifest: Manifest, folder: Path) -> VerifyReport:
     """Bring `folder` to what the hub says. It appears under its name only when every digest is right."""
     place = folder if folder.exists() else _partial(folder)
@@ -70,12 +84,12 @@ def _complete(release: HubRelease, manifest: Manifest, folder: Path) -> VerifyRe
     report = verify_folder(place, manifest, hash_all=True)
     damaged = [f for f in report.faults if f.kind in _REFETCHED and f.file in manifest.files]
     if damaged:
-        for fault in dict.fromkeys(f.file for f in damaged if f.file):
-            logger.warning("%s is fetched again", fault)
-            fetch_file(release, fault, place)
+        for name in dict.fromkeys(fault.file for fault in damaged if fault.file):
+            logger.warning("%s is damaged and is fetched again by another way", name)
+            fetch_file(release, name, place)
         report = verify_folder(place, manifest, hash_all=True)
     if place != folder and not any(fault.kind in _REFETCHED for fault in report.faults):
-        write_record(folder, manifest)
+        write_record(folder, release.hub, release.files)
         os.replace(place, folder)
     return report
 

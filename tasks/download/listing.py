@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from day0.artifacts.snapshot import Fault, FaultKind
-from day0.checkpoint import PathFault, locate, unsafe_name
+from day0.checkpoint import PathFault, locate, shown, unsafe_name
 from tasks.download.pickles import hostile_calls
 
 #: Folders of tools, which are no part of a release.
@@ -33,10 +33,10 @@ class Listing:
     warnings: list[Fault] = field(default_factory=list)
 
     def fault(self, kind: FaultKind, file: str, detail: str) -> None:
-        self.faults.append(Fault(kind=kind, file=_printable(file), detail=detail))
+        self.faults.append(Fault(kind=kind, file=shown(file), detail=detail))
 
     def warning(self, kind: FaultKind, file: str | None, detail: str) -> None:
-        self.warnings.append(Fault(kind=kind, file=file and _printable(file), detail=detail))
+        self.warnings.append(Fault(kind=kind, file=file and shown(file), detail=detail))
 
 
 def is_unsafe(name: str) -> bool:
@@ -114,7 +114,3 @@ def _gaps(indexed: set[str], listing: Listing) -> None:
 
 def _unfinished(name: str) -> bool:
     return name.lower().endswith(_UNFINISHED)
-
-
-def _printable(name: str) -> str:
-    return name if unsafe_name(name) is None or name.isprintable() else name.encode("unicode_escape").decode("ascii")

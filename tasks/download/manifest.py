@@ -13,6 +13,7 @@ from day0.checkpoint import unsafe_name
 from day0.errors import InputError
 from day0.files import write_json
 from day0.strict_json import JsonFault, NotRegular, decode, read_capped
+from tasks.download.listing import is_unsafe
 
 MAX_MANIFEST_BYTES = 64 << 20
 
@@ -68,8 +69,8 @@ def read_manifest(path: Path) -> Manifest:
 
 def recorded(root: Path) -> Manifest | None:
     """The digests that were recorded when the folder was made: by day0, by its publisher, or by the hub's client."""
-    if (record := record_path(root)).is_file():
-        return read_record(record)
+    if record_path(root).is_file():
+        return hub_manifest(*read_record(root))
     for name in IN_FOLDER:
         if (root / name).is_file():
             return read_manifest(root / name)
@@ -81,19 +82,32 @@ def record_path(root: Path) -> Path:
     return root.parent / f"{root.name}.hub.json"
 
 
-def write_record(root: Path, manifest: Manifest) -> None:
-    """Note what the hub said about `root`."""
-    files = {
+def write_record(root: Path, hub: str, files: Mapping[str, Expected]) -> None:
+    """Note what the hub says about `root`: all files of the release, also those that were not fetched."""
+    rows = {
         name: {key: value for key, value in vars(expected).items() if value is not None}
-        for name, expected in sorted(manifest.files.items())
+        for name, expected in sorted(files.items())
     }
-    write_json(record_path(root), {"hub": manifest.where, "files": files})
+    write_json(record_path(root), {"hub": hub, "files": rows})
 
 
-def read_record(path: Path) -> Manifest:
-    """What `write_record` wrote."""
-    value = decode(read_capped(path, MAX_MANIFEST_BYTES))
-    return Manifest({name: Expected(**entry) for name, entry in value["files"].items()}, "hub", value["hub"])
+def read_record(root: Path) -> tuple[str, dict[str, Expected]]:
+    """What `write_record` wrote for `root`: the hub, and the release's files.
+
+    Raises:
+        InputError: it is not what day0 writes.
+    """
+    path = record_path(root)
+    try:
+        value = decode(read_capped(path, MAX_MANIFEST_BYTES))
+        return value["hub"], {name: Expected(**entry) for name, entry in value["files"].items()}
+    except (OSError, JsonFault, NotRegular, KeyError, TypeError, AttributeError) as error:
+        raise InputError(f"{path} is damaged ({error}); delete it and fetch the release again") from error
+
+
+def hub_manifest(hub: str, files: Mapping[str, Expected]) -> Manifest:
+    """What a fetched folder should hold: the release without what day0 never fetches."""
+    return Manifest({n: files[n] for n in sorted(files) if not is_unsafe(n)}, "hub", f"the hub {hub}")
 
 
 def _from_json(value: Any) -> dict[str, Expected]:
