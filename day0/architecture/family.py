@@ -7,6 +7,7 @@ family is a new file.
 from __future__ import annotations
 
 import difflib
+import functools
 import re
 from collections.abc import Mapping
 from functools import cached_property
@@ -187,7 +188,7 @@ def find_family(config: Mapping[str, Any], folder: Path | None = None) -> Family
         raise InputError("config.json has no model_type, so its family is not known; give the model's own config.json")
     known: list[str] = []
     for path in sorted((folder or configs() / "families").glob("*.yaml")):
-        family = load_config(path, Family)
+        family = _load(path, path.stat().st_mtime_ns)
         if model_type in family.model_types:
             return family
         known += family.model_types
@@ -197,6 +198,12 @@ def find_family(config: Mapping[str, Any], folder: Path | None = None) -> Family
         f"model_type {model_type!r} has no family description; {hint}describe it in configs/families/ "
         f"(known: {', '.join(known) or 'none'})"
     )
+
+
+@functools.lru_cache(maxsize=64)
+def _load(path: Path, mtime_ns: int) -> Family:
+    """A family's file, parsed once for as long as it is not edited."""
+    return load_config(path, Family)
 
 
 def families_digest(folder: Path | None = None) -> str:

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, model_validator
 
+from day0.architecture.family import families_digest
 from day0.artifacts.base import Settings
 from day0.target import Target, load_target
 
@@ -34,6 +35,8 @@ class PlanSettings(Settings):
     tp: Size | None = None
     pp: Size | None = None
     ep: Size | None = None
+    families: str = Field(default_factory=families_digest)
+    """Digest of the family files that the model is read by."""
 
     @model_validator(mode="before")
     @classmethod

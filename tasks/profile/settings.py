@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
+from day0.architecture.family import families_digest
 from day0.artifacts.base import Settings
 
 
@@ -18,3 +19,5 @@ class ProfileSettings(Settings):
     """Of the KV cache."""
     concentration: float = Field(default=0.1, gt=0, le=1)
     """Kinds of parameters that hold at least this share of the total are named."""
+    families: str = Field(default_factory=families_digest)
+    """Digest of the family files that the model is read by."""

@@ -1,0 +1,188 @@
+"""The profile's numbers against published ones, and what a checkpoint at odds with its config is told."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from day0.architecture.structure import structure_of
+from day0.artifacts.profile import Profile
+from day0.errors import InputError
+from day0.verdict import Verdict
+from tasks.profile.describe import describe_model, kv_cache
+from tasks.profile.settings import ProfileSettings
+from tests.architecture.data import DATA, LLAMA_8B, LLAMA_70B, LLAMA_405B, config, write_config, write_sparse
+from tests.models.tiny import make_tiny_llama
+
+SMOLLM2 = config(  # HuggingFaceTB/SmolLM2-135M-Instruct
+    hidden_size=576,
+    intermediate_size=1536,
+    num_hidden_layers=30,
+    num_attention_heads=9,
+    num_key_value_heads=3,
+    vocab_size=49152,
+    max_position_embeddings=8192,
+    rope_theta=100000,
+    tie_word_embeddings=True,
+)
+
+
+def describe(path: Path, **asked: Any) -> Profile:
+    return describe_model(path, ProfileSettings(**asked))
+
+
+@pytest.mark.parametrize(
+    ("path", "total", "slope"),
+    [(LLAMA_8B, 8_030_261_248, 131_072), (LLAMA_70B, 70_553_706_496, 327_680), (LLAMA_405B, 405_853_388_800, 516_096)],
+)
+def test_published_numbers(path: Path, total: int, slope: int) -> None:
+    profile = describe(path)
+    assert profile.parameters.total == profile.parameters.active == total
+    assert profile.kv_cache.bytes_per_token == slope
+    assert profile.kv_cache.bytes_per_sequence == 0
+    assert profile.context_length == 131072
+    assert profile.checkpoint is None
+    assert profile.verdict is Verdict.PASS
+
+
+def test_a_million_tokens_of_llama_70b() -> None:
+    assert describe(LLAMA_70B, context=1_000_000).kv_cache.bytes_at_context == 327_680_000_000
+
+
+def test_tied_embeddings_are_counted_once(tmp_path: Path) -> None:
+    profile = describe(write_config(tmp_path, SMOLLM2))
+    assert profile.parameters.total == 134_515_008
+    assert profile.parameters.active_without_embedding == 134_515_008 - 49152 * 576
+    assert "head" not in profile.parameters.by_kind
+
+
+def test_counts_by_kind_and_by_layer_are_the_whole() -> None:
+    counted = describe(LLAMA_8B).parameters
+    assert sum(counted.by_kind.values()) == counted.total
+    outside = counted.by_kind["embedding"] + counted.by_kind["head"] + 4096  # and the final norm
+    assert sum(counted.by_layer) + outside == counted.total
+
+
+def published_table(tmp_path: Path) -> dict[str, tuple[str, list[int]]]:
+    """The tensors of Llama-3.1-8B-Instruct as its published table lists them."""
+    table = json.loads((DATA / "headers/meta_llama_3.1_8b_instruct.json").read_text())
+    tensors: dict[str, tuple[str, list[int]]] = {}
+    for row in table["tensors"]:
+        for layer in range(row["count"]):
+            tensors[row["name"].replace("0-31", str(layer))] = (row["dtype"], row["shape"])
+    (tmp_path / "config.json").write_bytes(LLAMA_8B.read_bytes())
+    return tensors
+
+
+def test_a_published_checkpoint_is_explained_to_the_element(tmp_path: Path) -> None:
+    write_sparse(tmp_path / "model.safetensors", published_table(tmp_path))
+    profile = describe(tmp_path)
+    assert profile.verdict is Verdict.PASS
+    shapes = next(check for check in profile.checks if check.name == "shapes")
+    assert shapes.measured == {"by_config": 8_030_261_248, "by_headers": 8_030_261_248}
+    assert profile.checkpoint is not None
+    assert (profile.checkpoint.tensors, profile.checkpoint.bytes) == (291, 16_060_522_496)
+
+
+@pytest.mark.parametrize(
+    ("change", "check", "named"),
+    [
+        (
+            {"model.layers.7.mlp.up_proj.weight": None},
+            "tensors present",
+            "model.layers.7.mlp.up_proj.weight is missing",
+        ),
+        ({"model.layers.0.self_attn.q_proj.bias": ("BF16", [4096])}, "tensors explained", "q_proj.bias"),
+        ({"model.layers.3.mlp.experts.0.w1.weight": ("BF16", [4, 4])}, "tensors explained", "experts.0.w1.weight"),
+        ({"model.layers.32.mlp.up_proj.weight": ("BF16", [14336, 4096])}, "tensors explained", "model.layers.32."),
+        ({"model.layers.9.self_attn.k_proj.weight": ("BF16", [4096, 4096])}, "shapes", "layers.9.self_attn.k_proj"),
+        ({"model.norm.weight": ("F8_E4M3", [4096])}, "dtypes", "model.norm.weight is F8_E4M3"),
+    ],
+)
+def test_a_checkpoint_at_odds_with_its_config_fails_by_name(
+    tmp_path: Path, change: dict[str, Any], check: str, named: str
+) -> None:
+    tensors = {name: t for name, t in {**published_table(tmp_path), **change}.items() if t is not None}
+    write_sparse(tmp_path / "model.safetensors", tensors)
+    profile = describe(tmp_path)
+    assert profile.verdict is Verdict.FAIL
+    failed = [c for c in profile.checks if c.verdict is Verdict.FAIL]
+    assert [c.name for c in failed] == [check]
+    assert named in failed[0].reason
+    assert any(named in warning for warning in profile.warnings)
+
+
+def test_what_is_stored_for_a_known_reason_is_a_warning(tmp_path: Path) -> None:
+    buffers = {f"model.layers.{i}.self_attn.rotary_emb.inv_freq": ("F32", [64]) for i in range(32)}
+    tensors: dict[str, Any] = {**published_table(tmp_path), **buffers}
+    write_sparse(tmp_path / "model.safetensors", tensors)
+    profile = describe(tmp_path)
+    assert profile.verdict is Verdict.PASS
+    assert profile.parameters.total == 8_030_261_248
+    assert any("32 tensors such as model.layers.0.self_attn.rotary_emb.inv_freq" in w for w in profile.warnings)
+
+
+def test_a_stored_head_of_a_tied_model_is_a_warning_and_not_counted(tmp_path: Path) -> None:
+    make_tiny_llama(tmp_path, tied=False)
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "tie_word_embeddings": True}))
+    profile = describe(tmp_path)
+    assert profile.verdict is Verdict.PASS
+    assert any("lm_head.weight is stored" in warning for warning in profile.warnings)
+    assert "head" not in profile.parameters.by_kind
+
+
+def test_a_small_release_and_its_folder(tmp_path: Path) -> None:
+    profile = describe(make_tiny_llama(tmp_path, layers=3, tied=True))
+    assert profile.verdict is Verdict.PASS
+    assert profile.checkpoint is not None
+    assert profile.checkpoint.files == 2
+    assert profile.architecture["chat_template"] is True
+    assert profile.architecture["tokenizer"] == "tokenizer.json"
+    (tmp_path / "chat_template.jinja").unlink()
+    (tmp_path / "modeling_own.py").write_text("raise SystemExit('executed')")
+    without = describe(tmp_path)
+    assert without.architecture["chat_template"] is False
+    assert any("chat template" in warning for warning in without.warnings)
+    assert any("modeling_own.py" in warning for warning in without.warnings)
+
+
+def test_an_unreadable_tokenizer_config_is_a_warning(tmp_path: Path) -> None:
+    make_tiny_llama(tmp_path)
+    (tmp_path / "tokenizer_config.json").write_text("{")
+    assert any("tokenizer_config.json is not JSON" in warning for warning in describe(tmp_path).warnings)
+
+
+def test_a_broken_header_is_unusable_input(tmp_path: Path) -> None:
+    root = make_tiny_llama(tmp_path)
+    shard = next(root.glob("model-00001*.safetensors"))
+    shard.write_bytes(shard.read_bytes()[:-1])
+    with pytest.raises(InputError, match=shard.name):
+        describe(root)
+
+
+def test_an_unknown_cache_dtype_is_refused() -> None:
+    with pytest.raises(InputError, match="int3"):
+        describe(LLAMA_8B, kv_dtype="int3")
+
+
+@settings(deadline=None)
+@given(
+    st.integers(1, 10**6), st.integers(1, 10**4), st.integers(1, 64), st.sampled_from(["bfloat16", "fp8", "float32"])
+)
+def test_the_slope_is_the_difference_quotient(context: int, more: int, concurrency: int, dtype: str) -> None:
+    structure = structure_of(config(), "config.json")
+    low = kv_cache(structure, dtype, context, concurrency)
+    high = kv_cache(structure, dtype, context + more, concurrency)
+    assert high.bytes_at_context - low.bytes_at_context == concurrency * more * low.bytes_per_token
+    assert low.bytes_at_context == concurrency * (low.bytes_per_sequence + context * low.bytes_per_token)
+
+
+def test_the_profile_is_the_same_each_time(tmp_path: Path) -> None:
+    root = make_tiny_llama(tmp_path)
+    assert describe(root).digest == describe(root).digest
