@@ -57,8 +57,9 @@ def named_config(folder: Path, name: str, model: type[Model]) -> Model:
 
 
 def explain(error: ValidationError, model: type[BaseModel]) -> str:
-    """A validation error's first fault as one clause."""
-    first = error.errors()[0]
+    """A validation error as one clause: an unknown key if there is one (it is why another is missing), else the first."""
+    faults = error.errors()
+    first = next((fault for fault in faults if fault["type"] == "extra_forbidden"), faults[0])
     where = ".".join(str(part) for part in first["loc"]) or "the top level"
     if first["type"] == "extra_forbidden":
         near = difflib.get_close_matches(str(first["loc"][-1]), _keys(model), n=1)

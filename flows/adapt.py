@@ -11,8 +11,6 @@ from types import FrameType
 from typing import Any
 
 from prefect import flow, task
-from tasks.recipe.task import recipe
-from tasks.smoke.task import smoke
 
 from day0 import deadline
 from day0.artifacts.recipe import Recipe
@@ -43,6 +41,7 @@ from tasks.plan.task import plan
 from tasks.profile.settings import ProfileSettings
 from tasks.profile.task import profile
 from tasks.recipe.settings import RecipeSettings
+from tasks.recipe.task import recipe
 from tasks.reshard.settings import ReshardSettings
 from tasks.reshard.task import reshard
 from tasks.service.engine import load_engine
@@ -52,6 +51,7 @@ from tasks.service.session import EngineSession
 from tasks.service.settings import ServiceSettings
 from tasks.service.task import service
 from tasks.smoke.settings import load_settings as smoke_suite
+from tasks.smoke.task import smoke
 
 
 class RunFailed(Day0Error):
@@ -112,7 +112,7 @@ def adapt(
         called = stages.submit(operators, snapshot, settings=operator_settings(target, where))
         filled = stages.submit(kernels, called, settings=KernelSettings())
         if planned and stages.wants("service"):
-            _prepare_engine.submit(engine=engine_name, runtime=runtime, wait_for=[planned.future])
+            _prepare_engine.submit(engine_name, runtime, wait_for=[planned.future], return_state=False)
         served = stages.submit(
             service,
             shards,

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import functools
+import importlib.util
 import os
 import socket
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
+
+import pytest
 
 from flows.orchestrator import QUIET
 
@@ -20,3 +25,51 @@ os.environ["DAY0_SERVER_PORT"] = str(PORT)
 os.environ["PREFECT_HOME"] = str(HOME / "prefect")
 os.environ["PREFECT_API_URL"] = f"http://127.0.0.1:{PORT}/api"
 os.environ["HF_HUB_OFFLINE"] = ""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip what this machine cannot run, and say why; where nothing may be skipped, such a test fails instead."""
+    no_skips = bool(os.environ.get("DAY0_NO_SKIPS"))
+    for item in items:
+        for marker, lacking in LACKING.items():
+            if item.get_closest_marker(marker) is None or (why := lacking()) is None:
+                continue
+            item.add_marker(pytest.mark.usefixtures("must_not_skip") if no_skips else pytest.mark.skip(reason=why))
+
+
+@pytest.fixture
+def must_not_skip() -> None:
+    pytest.fail("this test would be skipped, and DAY0_NO_SKIPS allows none")
+
+
+@functools.cache
+def _no_reference() -> str | None:
+    lacking = [name for name in ("torch", "transformers") if importlib.util.find_spec(name) is None]
+    return f"without {' and '.join(lacking)}: pip install 'day0[reference]'" if lacking else None
+
+
+@functools.cache
+def _no_docker() -> str | None:
+    import docker
+
+    from tasks.service.image import BASE
+
+    try:
+        docker.from_env(timeout=20).images.get(BASE)
+    except docker.errors.ImageNotFound:
+        return f"the base image {BASE} is not there: run images/debian-base/make"
+    except docker.errors.DockerException as error:
+        return f"no Docker daemon: {str(error).splitlines()[0]}"
+    return None
+
+
+@functools.cache
+def _no_postgres() -> str | None:
+    return None if os.environ.get("DAY0_TEST_POSTGRES") else "no PostgreSQL: set DAY0_TEST_POSTGRES to its URL"
+
+
+LACKING: dict[str, Callable[[], str | None]] = {
+    "reference": _no_reference,
+    "docker": _no_docker,
+    "postgres": _no_postgres,
+}

@@ -22,7 +22,7 @@ from day0.verdict import Verdict
 from flows.pipeline import Outcome, Pipeline
 from tests.contract import toy
 
-pytestmark = pytest.mark.usefixtures("calls_file")
+pytestmark = [pytest.mark.orchestrator, pytest.mark.usefixtures("calls_file")]
 _numbers = itertools.count()
 
 

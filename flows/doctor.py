@@ -1,0 +1,138 @@
+"""What day0 needs of a machine, looked at one by one."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import platform
+import shutil
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import httpx
+
+from day0.errors import Day0Error
+from day0.home import home
+from day0.ledger import Ledger
+from day0.target import machine_memory
+from flows.orchestrator import running_server
+
+GIB = 1 << 30
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that day0 uses. `needed`: without it no command that keeps a record works."""
+
+    what: str
+    present: bool
+    found: str
+    remedy: str = ""
+    needed: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def examine() -> list[Finding]:
+    """Look at everything; a part that is broken is a finding, not an error."""
+    return [
+        _python(),
+        _home(),
+        _machine(),
+        _ledger(),
+        _orchestrator(),
+        _reference(),
+        _environments(),
+        _docker(),
+        _base_image(),
+        _hub(),
+    ]
+
+
+def _python() -> Finding:
+    return Finding("Python", True, platform.python_version(), needed=True)
+
+
+def _home() -> Finding:
+    place = home()
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+        free = shutil.disk_usage(place).free
+    except OSError as error:
+        return Finding("home", False, str(error), "set DAY0_HOME to a folder that can be written", needed=True)
+    if not os.access(place, os.W_OK):
+        return Finding("home", False, f"{place} cannot be written", "set DAY0_HOME to another folder", needed=True)
+    return Finding("home", True, f"{place}, {free / GIB:.0f} GiB free", needed=True)
+
+
+def _machine() -> Finding:
+    return Finding("machine", True, f"{os.cpu_count()} cores, {machine_memory() / GIB:.1f} GiB of memory")
+
+
+def _ledger() -> Finding:
+    try:
+        ledger = Ledger()
+    except Day0Error as error:
+        return Finding("ledger", False, str(error), "start the database, or unset DAY0_LEDGER_URL", needed=True)
+    return Finding("ledger", True, ledger.engine.url.render_as_string(hide_password=True), needed=True)
+
+
+def _orchestrator() -> Finding:
+    if url := os.environ.get("PREFECT_API_URL"):
+        return Finding("orchestrator", True, f"yours, at {url}")
+    server = running_server()
+    if server is None:
+        return Finding("orchestrator", True, "not running", "none: the next `day0 adapt` starts it")
+    return Finding("orchestrator", True, f"running at {server.ui}", "`day0 server stop` ends it")
+
+
+def _reference() -> Finding:
+    lacking = [name for name in ("torch", "transformers") if importlib.util.find_spec(name) is None]
+    if lacking:
+        remedy = "pip install 'day0[reference]' (README, “Where torch comes from”)"
+        return Finding("reference", False, f"without {' and '.join(lacking)}: no smoke, no operator scan", remedy)
+    return Finding("reference", True, "torch and transformers")
+
+
+def _environments() -> Finding:
+    from tasks.service.environment import made_environments
+
+    made = [path.name for path, _ in made_environments()]
+    if not made:
+        return Finding("engines", True, "no environment made yet", "none: `day0 adapt` and `day0 serve` make it")
+    return Finding("engines", True, ", ".join(made))
+
+
+def _docker() -> Finding:
+    import docker
+
+    try:
+        client = docker.from_env(timeout=10)
+        version = client.version()["Version"]
+    except docker.errors.DockerException as error:
+        return Finding("Docker", False, str(error).splitlines()[0], "install it (Debian: docker.io) and start dockerd")
+    return Finding("Docker", True, f"engine {version}")
+
+
+def _base_image() -> Finding:
+    import docker
+
+    from tasks.service.image import BASE
+
+    try:
+        docker.from_env(timeout=10).images.get(BASE)
+    except docker.errors.ImageNotFound:
+        return Finding("base image", False, f"{BASE} is not there", "run images/debian-base/make")
+    except docker.errors.DockerException:
+        return Finding("base image", False, "no Docker", "see Docker")
+    return Finding("base image", True, BASE)
+
+
+def _hub() -> Finding:
+    url = os.environ.get("HF_ENDPOINT") or "https://huggingface.co"
+    try:
+        httpx.head(url, timeout=5, follow_redirects=True)
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
+        return Finding("hub", False, f"{url}: {error}", "set HF_ENDPOINT, or use dir: sources")
+    return Finding("hub", True, url)

@@ -1,0 +1,63 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from day0 import deadline, process
+from day0.errors import Cancelled, StageTimeout
+
+
+def alive(mark: str) -> bool:
+    return subprocess.run(["pgrep", "-f", mark], capture_output=True, check=False).returncode == 0
+
+
+def test_lines_come_as_they_are_printed_and_the_tail_is_kept() -> None:
+    lines: list[str] = []
+    tail = process.run([sys.executable, "-c", "print('a'); print('b')"], on_line=lines.append)
+    assert lines == tail == ["a", "b"]
+
+
+def test_a_failure_carries_the_code_and_the_last_line() -> None:
+    with pytest.raises(process.ProcessFailed, match=r"ended with code 3: the reason") as caught:
+        process.run([sys.executable, "-c", "print('the reason'); raise SystemExit(3)"])
+    assert caught.value.returncode == 3
+
+
+def test_children_left_behind_are_ended_when_the_command_ends() -> None:
+    process.run(["sh", "-c", "sleep 614 >/dev/null 2>&1 & exit 0"])
+    assert not alive("sleep 614")
+
+
+def test_a_deadline_ends_the_whole_group() -> None:
+    with deadline.Deadline("it", 0.5).running(), pytest.raises(StageTimeout, match=r"longer than its limit of 0\.5 s"):
+        process.run(["sh", "-c", "sleep 615 & sleep 615"])
+    assert not alive("sleep 615")
+
+
+def test_cancelling_ends_it_and_says_so() -> None:
+    threading.Timer(0.5, deadline.cancel_all, ["interrupted by SIGINT"]).start()
+    with deadline.Deadline("it", None).running(), pytest.raises(Cancelled, match="SIGINT"):
+        process.run(["sleep", "616"])
+    assert not alive("sleep 616")
+
+
+def test_loops_that_do_not_block_can_ask() -> None:
+    with deadline.Deadline("it", 0.1).running() as limit:
+        time.sleep(0.3)
+        with pytest.raises(StageTimeout):
+            limit.check()
+        assert limit.remaining() == 0
+
+
+def test_an_error_of_the_body_stays_what_it_is_while_there_is_time() -> None:
+    with pytest.raises(ZeroDivisionError), deadline.Deadline("it", 60).running():
+        _ = 1 / 0
+
+
+def test_outside_a_stage_there_is_no_limit() -> None:
+    assert deadline.current().remaining() is None
+    assert deadline.current().remaining(at_most=5) == 5

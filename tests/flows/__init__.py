@@ -1,0 +1,1 @@
+"""The flows and the command line."""
