@@ -158,7 +158,7 @@ def _compose_literal(text: str) -> str:
 def kubernetes_manifests(launch: LaunchSpec, port: int) -> str:
     """A Deployment and its Service, with the same fences as the container that day0 runs."""
     name, labels = "day0-engine", {"app.kubernetes.io/name": "day0-engine"}
-    probe = {"exec": {"command": ["python", "-c", READY, _kubernetes_literal(launch.served_model_name)]}}
+    probe = {"exec": {"command": ["python", "-c", READY, launch.served_model_name]}}
     container = {
         "name": "engine",
         "image": image(launch),
@@ -227,8 +227,8 @@ def _probing(period: int, timeout: int, failures: int) -> dict[str, int]:
 
 
 def _kubernetes_literal(text: str) -> str:
-    """Kubernetes replaces `$(NAME)` within commands and variables; a doubled dollar stands for itself."""
-    return text.replace("$(", "$$(")
+    """Kubernetes replaces `$(NAME)` in arguments and variables (not in probes); a doubled dollar stands for one."""
+    return text.replace("$", "$$")
 
 
 def engine_arguments(launch: LaunchSpec) -> str:

@@ -108,10 +108,10 @@ def _plots(evidence: Evidence, records: Path | None) -> Iterator[tuple[str, Mark
         yield "Latency by concurrency and prefix cache", Markup(plots.latency(cells))
     if records is not None and (by_cell := _gaps(records)):
         yield "Inter-token latency, all tokens", Markup(plots.gaps(by_cell))
-    if evidence.plan.chosen:
-        yield "Memory of the fullest device", Markup(plots.memory(evidence.plan.chosen.per_device))
     if evidence.profile.parameters.by_kind:
         yield "Parameters", Markup(plots.parameters(evidence.profile.parameters))
+    if evidence.plan.chosen:
+        yield "Memory of the fullest device", Markup(plots.memory(evidence.plan.chosen.per_device))
 
 
 def _gaps(records: Path) -> list[tuple[str, list[float]]]:

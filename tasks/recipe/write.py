@@ -107,4 +107,8 @@ def _yaml_check(path: Path) -> Check:
         return Check(name=path.name, verdict=Verdict.FAIL, reason=f"{path.name} is no valid YAML: {error}")
     if not documents:
         return Check(name=path.name, verdict=Verdict.FAIL, reason=f"{path.name} is empty")
-    return Check(name=path.name, verdict=Verdict.PASS, reason=f"{len(documents)} YAML documents read back")
+    return Check(
+        name=path.name,
+        verdict=Verdict.PASS,
+        reason=f"it reads back as YAML ({len(documents)} document{'s' * (len(documents) > 1)})",
+    )

@@ -17,7 +17,9 @@ from day0.verdict import Check, Verdict
 from tasks.recipe.evidence import Evidence
 
 #: Everything that breaks a page, a shell or a YAML file that was pasted together.
-HOSTILE = """<script>alert('x')</script> "quoted" it's $(touch /tmp/day0-pwned) `id` $HOME ${HOME} %s {{ 7*7 }} # : - é\t|"""
+HOSTILE = (
+    """<script>alert('x')</script> "quoted" it's $(touch /tmp/day0-pwned) `id` $HOME ${HOME} %s {{ 7*7 }} # : - é\t|"""
+)
 
 
 def passed(reason: str = "all is well") -> tuple[Check, ...]:
@@ -117,7 +119,8 @@ def evidence(runtime: Runtime = "process", text: str = "plain", path: str = "/mo
     layout = Layout(
         tp=1, pp=1, ep=1, dp=1, devices=1, stages=((0, 30),),
         per_device=DeviceMemory(
-            weights=270 << 20, kv_cache=500 << 20, activations=200 << 20, overhead=1 << 30, total=1994 << 20, capacity=20 << 30
+            weights=270 << 20, kv_cache=500 << 20, activations=200 << 20, overhead=1 << 30, total=1994 << 20,
+            capacity=20 << 30,
         ),
     )  # fmt: skip
     kinds = {"attention": 26_542_080, "mlp": 79_626_240, "norm": 35_136, "embedding": 28_311_552}
@@ -159,7 +162,8 @@ def evidence(runtime: Runtime = "process", text: str = "plain", path: str = "/mo
             checks=(Check(name="kernels", verdict=Verdict.SKIPPED, reason="nothing is missing"),), target="cpu"
         ),
         service=Service(
-            checks=passed(), launch=launch(runtime, path, f"org/{text}"), ready_seconds=38.2, load_format="sharded_state",
+            checks=passed(), launch=launch(runtime, path, f"org/{text}"), ready_seconds=38.2,
+            load_format="sharded_state",
             first_completion=FirstCompletion(prompt="Hello", text=text, tokens=4, seconds=0.4), security={},
             max_model_len=2048,
         ),
