@@ -44,6 +44,9 @@ ATTENTION = "aten::scaled_dot_product_attention"
 #: A model whose layers are all alike is traced with so many layers of it, and the difference is repeated.
 FEWER, MORE = 2, 3
 
+#: Building a module for each of a billion layers that a hostile config names would never end.
+MOST_LAYERS = 10_000
+
 FREE = Cost(0, 0)
 
 
@@ -163,6 +166,8 @@ def build_config(raw: dict[str, Any]) -> tuple[Any, str]:
     config = CONFIG_MAPPING[model_type].from_dict(raw).get_text_config()
     if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
         return None, f"transformers {release} has no language model for the model type {model_type!r}"
+    if not 0 < config.num_hidden_layers <= MOST_LAYERS:
+        return None, f"a model of {config.num_hidden_layers:,} layers is not believed (at most {MOST_LAYERS:,})"
     return config, ""
 
 

@@ -20,7 +20,8 @@ class OperatorSupport(Protocol):
     """A target's operators."""
 
     def lookup(self, overload: str) -> Answer:
-        """The status of an overload, and `via`: its out= kernel, what it becomes, or where it falls back to."""
+        """The status of an overload, and `via`: its out= kernel, what it becomes, or where it falls back to; of a
+        composite one without support the parts that are lacking, and of `unknown` why."""
 
 
 def support_for(operators: TargetOperators, capture: Capture) -> OperatorSupport:
@@ -63,28 +64,24 @@ class _Support(ABC):
         if EXPLICIT in registration.keys:
             return "composite", EXPLICIT
         if IMPLICIT in registration.keys:
-            composite = self._composite(overload)
-            if composite[0] == "composite":
-                return composite
-        else:
-            composite = "missing", None
+            return self._composite(overload)
         if self.operators.fallback and self._on_cpu(registration):
             return "fallback", self.operators.fallback
-        return composite
+        return "missing", None
 
     def _composite(self, overload: str) -> Answer:
-        """By what the operator becomes; the first part that the target lacks decides."""
+        """As good as the worst of what the operator becomes, on this device or on any; `via` names these parts."""
         by_device = self.parts.get(overload, {})
         parts = by_device.get(self.device or "", by_device.get("decomposed", ()))
-        for part in parts:
-            status, _ = self.lookup(part)
-            if status not in ("native", "composite"):
-                return status, part
+        found = {part: self.lookup(part)[0] for part in parts}
+        for status in ("missing", "unknown", "fallback"):
+            if lacking := [part for part, its in found.items() if its == status]:
+                return status, ", ".join(lacking)
         return "composite", ", ".join(parts) or IMPLICIT
 
     def _on_cpu(self, registration: Registration) -> bool:
         delegate = self.registrations.get(registration.delegate or "", NOWHERE)
-        return bool({"CPU", IMPLICIT} & {*registration.keys, *delegate.keys})
+        return "CPU" in {*registration.keys, *delegate.keys}
 
 
 class DispatcherSupport(_Support):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from rich import box
 from rich.console import Console
 from rich.table import Table
 
@@ -19,35 +20,36 @@ def show_operators(report: OperatorReport, console: Console | None = None) -> No
     for name, phase in report.phases.items():
         console.print(_phase_table(f"{titles.get(name, name)} on {report.target}", phase))
     if report.gaps:
-        table = Table(
-            "operator", "status", "phases", "share", "advice", title="gaps, most costly first", title_justify="left"
-        )
-        for gap in report.gaps:
-            status = f"[{STYLE[gap.status]}]{gap.status}[/]"
-            table.add_row(gap.name, status, ", ".join(gap.phases), _percent(gap.share), gap.advice)
-        console.print(table)
+        console.print(f"gaps of {report.target}, most costly first", style="italic")
+    for gap in report.gaps:
+        share = f"{_percent(gap.share)} of {' and '.join(gap.phases)}"
+        console.print(f"{gap.name}  {_status(gap.status)}  {share}\n  {gap.advice}", highlight=False, soft_wrap=True)
     for check in report.checks:
-        console.print(f"{check.verdict}: {check.reason}", highlight=False)
+        console.print(f"{check.verdict}: {check.reason}", highlight=False, soft_wrap=True)
 
 
 def _phase_table(title: str, phase: Phase) -> Table:
     """Operators by falling share. Those that are there and move nothing, such as views, are counted in the caption."""
-    table = Table(title=f"{title}: {_scaled(phase.flops)}FLOP, {_scaled(phase.bytes)}B", title_justify="left")
+    title = f"{title}: {_scaled(phase.flops)}FLOP, {_scaled(phase.bytes)}B"
+    table = Table(title=title, title_justify="left", box=box.SIMPLE, pad_edge=False)
     table.add_column("operator", overflow="fold")
     for column in ("calls", "FLOP", "bytes", "share"):
         table.add_column(column, justify="right")
     table.add_column("status")
-    table.add_column("via", overflow="fold")
     free = [o for o in phase.operators if o.bytes == 0 and o.flops == 0 and o.status in ("native", "composite")]
     for o in phase.operators:
         if o not in free:
-            via = "" if o.via in (None, EXPLICIT) else o.via
-            status = f"[{STYLE[o.status]}]{o.status}[/]"
-            table.add_row(o.name, f"{o.calls:,}", _scaled(o.flops), _scaled(o.bytes), _percent(o.share), status, via)
+            via = "" if o.via in (None, EXPLICIT) else f"\n  [dim]via {o.via}[/]"
+            numbers = (f"{o.calls:,}", _scaled(o.flops), _scaled(o.bytes), _percent(o.share))
+            table.add_row(o.name + via, *numbers, _status(o.status))
     if free:
         table.caption = f"and {sum(o.calls for o in free):,} calls of {len(free)} operators that move nothing"
         table.caption_justify = "left"
     return table
+
+
+def _status(status: str) -> str:
+    return f"[{STYLE[status]}]{status}[/]"
 
 
 def _percent(share: float | None) -> str:

@@ -153,9 +153,16 @@ def _gaps(phases: Mapping[str, Phase]) -> tuple[Gap, ...]:
                 status=o.status,
                 phases=(*(before.phases if before else ()), phase),
                 share=None if None in shares else max(share for share in shares if share is not None),
-                advice=ADVICE[o.status] + (f" (it becomes {o.via})" if o.status == "missing" and o.via else ""),
+                advice=_advice(o),
             )
     return tuple(sorted(gaps.values(), key=lambda gap: (-_or_most(gap.share), gap.name)))
+
+
+def _advice(operator: Operator) -> str:
+    if operator.status == "unknown" and operator.via:
+        return f"{operator.via}: {ADVICE['unknown']}"
+    parts = operator.via if operator.via and "::" in operator.via else None
+    return ADVICE[operator.status] + (f"; what it lacks of its parts: {parts}" if parts else "")
 
 
 def _traced(capture: Capture, settings: OperatorSettings, phases: Mapping[str, Phase], balance: float) -> Check:
@@ -191,7 +198,9 @@ def _covered(target: str, phases: Mapping[str, Phase], gaps: tuple[Gap, ...]) ->
             reason=f"{target} has all {distinct} operators",
             measured={"operators": distinct},
         )
-    words = {"missing": "missing", "fallback": "run on the CPU instead", "unknown": "not known"}
+    why = {o.via for phase in phases.values() for o in phase.operators if o.status == "unknown" and o.via}
+    unknown = f"not known ({'; '.join(sorted(why))})" if why else "not known"
+    words = {"missing": "missing", "fallback": "run on the CPU instead", "unknown": unknown}
     found = "; ".join(f"{words[s]}: {', '.join(names)}" for s, names in named.items() if names)
     return Check(
         name="coverage",

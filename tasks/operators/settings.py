@@ -72,7 +72,8 @@ def operator_settings(name: str, target: Target, *, prompt: int = 512, context: 
     Raises:
         InputError: there is no such list, or it is malformed.
     """
-    balance = target.flops["bfloat16"].value / target.bandwidth.value if target.bandwidth and target.flops else None
+    flops = target.flops.get("bfloat16")
+    balance = flops.value / target.bandwidth.value if flops and target.bandwidth else None
     return OperatorSettings(
         target=name,
         operators=named_config(configs() / "operators", target.operators, TargetOperators),

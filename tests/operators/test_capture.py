@@ -114,6 +114,11 @@ def test_a_model_type_that_cannot_be_built_is_said(model_type: object) -> None:
     assert found.phases == {}
 
 
+@pytest.mark.parametrize("layers", [0, 10**9])
+def test_a_count_of_layers_that_cannot_be_is_not_built(layers: int) -> None:
+    assert f"{layers:,} layers" in (ask(TINY | {"num_hidden_layers": layers}).unsupported or "")
+
+
 def test_registrations_tell_real_kernels_from_what_only_looks_so() -> None:
     from tasks.operators.capture import registrations, structured_delegates
 
