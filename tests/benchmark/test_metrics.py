@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tasks.benchmark import metrics
@@ -14,6 +14,7 @@ from tasks.benchmark import metrics
 times = st.lists(st.floats(0.001, 100), min_size=2, max_size=50).map(sorted)
 
 
+@settings(deadline=None, max_examples=50)
 @given(times)
 def test_tpot_and_ttft_make_up_the_latency(arrivals: list[float]) -> None:
     tpot = metrics.tpot(0.0, arrivals)
@@ -22,6 +23,7 @@ def test_tpot_and_ttft_make_up_the_latency(arrivals: list[float]) -> None:
     assert math.isclose(total, metrics.e2e(0.0, arrivals), rel_tol=1e-9)
 
 
+@settings(deadline=None, max_examples=50)
 @given(st.lists(times, min_size=1, max_size=5))
 def test_pooled_gaps_add_up_to_the_time_after_the_first_tokens(requests: list[list[float]]) -> None:
     pooled = [gap for arrivals in requests for gap in metrics.gaps(arrivals)]
@@ -29,11 +31,13 @@ def test_pooled_gaps_add_up_to_the_time_after_the_first_tokens(requests: list[li
     assert len(pooled) == sum(len(a) - 1 for a in requests)
 
 
+@settings(deadline=None, max_examples=50)
 @given(st.lists(st.floats(0, 1e6), min_size=1, max_size=200), st.floats(0, 1))
 def test_percentiles_are_numpys_linear_ones(values: list[float], q: float) -> None:
     assert metrics.percentile(sorted(values), q) == pytest.approx(float(np.quantile(values, q)), rel=1e-9, abs=1e-9)
 
 
+@settings(deadline=None, max_examples=50)
 @given(st.lists(st.floats(0, 1e6), min_size=1))
 def test_a_summary_is_ordered_and_counts_its_sample(values: list[float]) -> None:
     found = metrics.summary(values)

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from day0.artifacts.profile import KVCache, Parameters, Profile
@@ -69,6 +69,7 @@ def test_bandwidth_is_that_of_a_memory() -> None:
     assert 1e7 < bandwidth.measure(threads=2, total_bytes=32 << 20) < 1e14
 
 
+@settings(deadline=None, max_examples=30)
 @given(st.integers(0, 1 << 32), st.integers(1, 40))
 def test_prompts_are_unlike_each_other_and_as_long_as_asked(seed: int, length: int) -> None:
     source = Prompts(range(1000, 3000), seed)

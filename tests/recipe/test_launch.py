@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tasks.recipe import launch
@@ -82,6 +82,7 @@ def test_no_secret_is_written() -> None:
         assert "HF_TOKEN" not in written
 
 
+@settings(deadline=None, max_examples=30)
 @given(text, text)
 def test_compose_means_what_was_run_for_any_name_and_path(name: str, path: str) -> None:
     recorded = spec(model_path=f"/models/{path}", name=name)
@@ -95,6 +96,7 @@ def test_compose_means_what_was_run_for_any_name_and_path(name: str, path: str) 
     assert engine["healthcheck"]["test"][-1].replace("$$", "$") == name
 
 
+@settings(deadline=None, max_examples=30)
 @given(text, text)
 def test_kubernetes_means_what_was_run_for_any_name_and_path(name: str, path: str) -> None:
     recorded = spec(model_path=f"/models/{path}", name=name)
