@@ -71,6 +71,6 @@ class ParallelPlan(Artifact):
     """What the weights are served as: `bfloat16`, …"""
     kv_dtype: str
     engine_args: dict[str, Any]
-    """Neutral engine arguments: `tensor_parallel_size`, `pipeline_parallel_size`, `data_parallel_size`,
-    `max_model_len`, `max_num_seqs` (of one replica), `max_num_batched_tokens`, `dtype`, `kv_cache_dtype` (`auto` where
-    it is that of the weights), `kv_cache_bytes` (per device). Empty when the plan is not feasible."""
+    """Neutral engine arguments: `tensor_parallel_size`, `pipeline_parallel_size`, `data_parallel_size` (of several
+    replicas), `max_model_len`, `max_num_seqs` (of one replica), `max_num_batched_tokens`, `dtype`, `kv_cache_dtype`
+    (`auto` where it is that of the weights), `kv_cache_bytes` (per device). Empty when the plan is not feasible."""

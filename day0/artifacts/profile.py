@@ -48,12 +48,14 @@ class Profile(Artifact):
     kind: ClassVar[str] = "profile"
 
     architecture: dict[str, Any]
-    """Sizes: `model_type`, `family`, `layers`, `hidden_size`, `intermediate_size`, `heads`, `kv_heads`, `head_dim`,
-    `vocab_size`, `dtype`, `tied_embeddings`, `attention_bias`, `mlp_bias`. Kind: `attention` (`MHA`, `GQA`, `MQA`),
-    `position` (RoPE's type, theta, factor, original context), `vision`, `remote_code`. Of the folder (None for a
-    config alone): `chat_template`, `tokenizer`, `special_tokens`, `licence`. Cost: `concentration` (the kinds of
-    parameters and the layers that hold much, with their share) and `work` (FLOPs and bytes of a prefill of `context`
-    tokens and of a decode step at that context, for `concurrency` sequences)."""
+    """Sizes: `model_type`, `architectures`, `family`, `layers`, `hidden_size`, `intermediate_size`, `heads`,
+    `kv_heads`, `head_dim`, `vocab_size`, `dtype`, `tied_embeddings`, `attention_bias`, `mlp_bias`.
+    Kind: `attention` (`MHA`, `GQA`, `MQA`), `position` (RoPE's type, theta, factor, original context), `vision`,
+    `remote_code`.
+    Of the folder: `stored_head` (the checkpoint has an output head although the config ties it), and, None for a
+    config alone, `chat_template`, `tokenizer`, `special_tokens`, `licence`.
+    Cost: `concentration` (the kinds of parameters and the layers that hold much, with their share) and `work` (FLOPs
+    and bytes of a prefill of `context` tokens and of a decode step at that context, for `concurrency` sequences)."""
     parameters: Parameters
     context_length: int
     """The longest sequence that the config allows, RoPE scaling included."""

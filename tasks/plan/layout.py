@@ -34,7 +34,9 @@ def plan_layout(structure: Structure, profile: Profile, settings: PlanSettings) 
             f"ask for at most that"
         )
     devices = settings.devices or max(settings.spec.devices_per_node.value, (settings.tp or 1) * (settings.pp or 1))
-    model = MemoryModel(structure, settings.spec.engine_memory, weight_dtype, kv_dtype)
+    model = MemoryModel(
+        structure, settings.spec.engine_memory, weight_dtype, kv_dtype, bool(profile.architecture["stored_head"])
+    )
     found = search(model, settings, devices, profile.context_length)
     chosen = found.layouts[0] if found.layouts else None
     unsupported = _unsupported(settings, weight_dtype, kv_dtype)
@@ -71,10 +73,11 @@ def engine_args(model: MemoryModel, found: Found, settings: PlanSettings, chosen
         for stage in model.telling_stages(chosen.pp)
     )
     sequences = replica_sequences(settings.concurrency, sizes)
+    replicas = {"data_parallel_size": chosen.dp} if chosen.dp > 1 else {}
     return {
         "tensor_parallel_size": chosen.tp,
         "pipeline_parallel_size": chosen.pp,
-        "data_parallel_size": chosen.dp,
+        **replicas,
         "max_model_len": found.context,
         "max_num_seqs": sequences,
         "max_num_batched_tokens": max(model.engine.batched_tokens, sequences),

@@ -22,6 +22,8 @@ class MemoryModel:
     engine: EngineMemory
     weight_dtype: str
     kv_dtype: str
+    stored_head: bool = False
+    """Tied by its config, but with an output head of its own in the checkpoint: both are served."""
 
     def weights(self, sizes: Sizes, stage: int) -> int:
         """Bytes of weights on each rank of a pipeline stage.
@@ -31,10 +33,11 @@ class MemoryModel:
         """
         last = stage == sizes.pp - 1
         elements = stage_layers(self.structure.config.layers, sizes.pp, stage) * self._layer_elements(sizes.tp)
+        table_again = self.structure.config.tied_embeddings and (sizes.pp > 1 or self.stored_head)
         for part in self._ends:
-            again = last and part.kind == "embedding" and self.structure.config.tied_embeddings
-            if again or (stage == 0 if part.stage == "first" else last):
-                elements += self.rank_elements(part, sizes.tp)
+            copies = int(stage == 0 if part.stage == "first" else last)
+            copies += part.kind == "embedding" and last and table_again
+            elements += copies * self.rank_elements(part, sizes.tp)
         return elements * BYTES[self.weight_dtype]
 
     def kv_bytes_per_token(self, sizes: Sizes, stage: int) -> int:

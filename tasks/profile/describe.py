@@ -13,7 +13,7 @@ from day0.artifacts.profile import CheckpointSize, KVCache, Parameters, Profile
 from day0.checkpoint import Checkpoint, open_checkpoint, read_config
 from day0.verdict import Check, Verdict
 from tasks.profile.folder import folder_facts
-from tasks.profile.reconcile import dominant_dtype, kinds_of, reconcile
+from tasks.profile.reconcile import dominant_dtype, kinds_of, reconcile, stores_tied_head
 from tasks.profile.settings import ProfileSettings
 
 
@@ -50,6 +50,7 @@ def describe_model(path: Path, settings: ProfileSettings) -> Profile:
         checks=tuple(checks),
         architecture={
             **_sizes(structure, dtype),
+            "stored_head": checkpoint is not None and stores_tied_head(structure, checkpoint.tensors),
             **facts,
             "concentration": _concentration(structure, settings.concentration),
             "work": _work(structure, context, settings.concurrency, dtype or "bfloat16", kv_dtype),

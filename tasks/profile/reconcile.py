@@ -44,6 +44,12 @@ def reconcile(structure: Structure, tensors: Mapping[str, TensorInfo]) -> tuple[
     ], warnings
 
 
+def stores_tied_head(structure: Structure, tensors: Mapping[str, TensorInfo]) -> bool:
+    """Whether the checkpoint has an output head although the config says that it is the embedding."""
+    rules = (structure.family.find(name) for name in tensors)
+    return structure.config.tied_embeddings and any(rule is not None and rule.kind == "head" for rule in rules)
+
+
 def dominant_dtype(structure: Structure, tensors: Mapping[str, TensorInfo]) -> str | None:
     """The dtype that holds most parameters, in torch's name; None where none is a plain float."""
     sizes: Counter[str] = Counter()
@@ -67,8 +73,8 @@ def _explained(structure: Structure, extra: dict[str, TensorInfo]) -> list[str]:
             del extra[name]
         elif rule.kind == "head" and structure.config.tied_embeddings and tensor.shape == _table(structure):
             warnings.append(
-                f"{name} is stored although the config ties it to the embedding: it is not counted, and engines read "
-                f"the embedding in its place"
+                f"{name} is stored although the config ties it to the embedding: its parameters are not counted "
+                f"again, but it is served, so that memory is planned for it"
             )
             del extra[name]
     for reason, names in dropped.items():

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+import json
+import math
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +13,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from day0.architecture.family import find_family
 from day0.architecture.structure import Structure, structure_of
 from day0.artifacts.plan import ParallelPlan
+from day0.artifacts.profile import Profile
+from day0.checkpoint import open_checkpoint
 from day0.errors import CheckFailed, InputError
 from day0.target import GIB, load_target, machine_memory
 from day0.verdict import Verdict
@@ -20,7 +27,9 @@ from tasks.plan.memory import MemoryModel
 from tasks.plan.settings import PlanSettings
 from tasks.profile.describe import describe_model
 from tasks.profile.settings import ProfileSettings
+from tasks.reshard.planner import plan_writes
 from tests.architecture.data import LLAMA_8B, LLAMA_70B, LLAMA_405B, config, read, write_config, write_sparse
+from tests.models.tiny import make_tiny_llama
 
 H100 = load_target("h100")
 
@@ -164,6 +173,25 @@ def test_memory_is_that_of_the_worst_device_and_adds_up() -> None:
     assert found.engine_args["kv_cache_bytes"] == memory.kv_cache + 27 * 16 * 4 * 2 * 128 * 2
 
 
+@pytest.mark.parametrize("tied", ["untied", "tied", "tied, but stored"])
+@pytest.mark.parametrize(("tp", "pp"), [(1, 1), (2, 1), (4, 1), (8, 1), (2, 2), (1, 3), (4, 5)])
+def test_planned_weights_are_what_resharding_writes(tmp_path: Path, tied: str, tp: int, pp: int) -> None:
+    root = make_tiny_llama(tmp_path, layers=5, heads=8, kv_heads=2, vocab=500, tied=tied == "tied")
+    if tied == "tied, but stored":
+        path = root / "config.json"
+        path.write_text(json.dumps({**json.loads(path.read_text()), "tie_word_embeddings": True}))
+    checkpoint = open_checkpoint(root)
+    written = [0] * (tp * pp)
+    for file in plan_writes(checkpoint, find_family(checkpoint.config), "vllm", tp, pp).files:
+        written[file.rank] += sum(2 * math.prod(t.shape) for t in file.tensors if t.dtype == "BF16")
+    found = plan(root, tp=tp, pp=pp, devices=tp * pp)
+    assert found.chosen is not None
+    of = structure_of(checkpoint.config, "config.json")
+    model = MemoryModel(of, H100.engine_memory, "bfloat16", "bfloat16", stored_head=tied == "tied, but stored")
+    assert written == [model.weights(Sizes(tp, pp), stage) for stage in range(pp) for _ in range(tp)]
+    assert found.chosen.per_device.weights in written
+
+
 def test_a_dtype_that_the_target_lacks_is_named(tmp_path: Path) -> None:
     spec = H100.model_copy(update={"dtypes": H100.dtypes.model_copy(update={"weights": ("float16",)})})
     found = plan(LLAMA_8B, spec=spec)
@@ -179,7 +207,6 @@ def test_the_engines_arguments(tmp_path: Path) -> None:
     assert args == {
         "tensor_parallel_size": 1,
         "pipeline_parallel_size": 1,
-        "data_parallel_size": 1,
         "max_model_len": 1000,
         "max_num_seqs": 4,
         "max_num_batched_tokens": 2048,
@@ -290,15 +317,8 @@ def test_no_plan_breaks_a_constraint(of: Structure, devices: int, concurrency: i
     assert found.feasible == (found.minimum_devices is not None and found.minimum_devices <= devices)
 
 
-def describe_small() -> Any:
+@functools.cache
+def describe_small() -> Profile:
     """Any good profile of the models above: what a plan takes from it is the same for all of them."""
-    global _small
-    if _small is None:
-        import tempfile
-
-        with tempfile.TemporaryDirectory() as folder:
-            _small = describe_model(write_config(Path(folder), config()), ProfileSettings())
-    return _small
-
-
-_small: Any = None
+    with tempfile.TemporaryDirectory() as folder:
+        return describe_model(write_config(Path(folder), config()), ProfileSettings())

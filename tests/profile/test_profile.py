@@ -135,6 +135,7 @@ def test_a_stored_head_of_a_tied_model_is_a_warning_and_not_counted(tmp_path: Pa
     assert profile.verdict is Verdict.PASS
     assert any("lm_head.weight is stored" in warning for warning in profile.warnings)
     assert "head" not in profile.parameters.by_kind
+    assert profile.architecture["stored_head"] is True
 
 
 def test_a_small_release_and_its_folder(tmp_path: Path) -> None:
