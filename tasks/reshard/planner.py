@@ -294,9 +294,9 @@ def _groups(kept: list[_Source], rule: LayoutRule, layout: str, layers: int, pp:
         first = parts[0]
         stage = stage_of[first.layer] if first.layer is not None else (0 if first.rule.stage == "first" else pp - 1)
         names = {stage: name}
-        if tied and first.rule.kind == "embedding" and rule.tied_name:
-            # On the last stage the shared matrix is the head; where that is the first too, it has that name alone.
-            names[pp - 1] = rule.tied_name
+        if tied and first.rule.kind == "embedding":
+            # The last stage needs the shared matrix as its head; where it is the first stage too, it has it once.
+            names[pp - 1] = rule.tied_name or name
         groups.append(_Group(parts, names))
     for constant in rule.constants:
         value = struct.pack("<f", constant.value)

@@ -121,6 +121,17 @@ def test_a_head_of_its_own_beside_tied_embeddings_unties_the_config(tiny: Checkp
     assert {"lm_head.weight", "model.embed_tokens.weight"} <= names
 
 
+def test_the_last_stage_has_its_copy_of_a_tied_embedding(tmp_path: Path) -> None:
+    tied = open_checkpoint(make_tiny_llama(tmp_path / "m", tied=True))
+    for layout, names in (
+        ("vllm", ["model.embed_tokens.weight", "lm_head.weight"]),
+        ("hf", ["model.embed_tokens.weight"] * 2),
+    ):
+        planned = plan(tied, layout=layout, pp=2)
+        found = [t.name for f in planned.files for t in f.tensors if t.shape == (512, 64)]
+        assert found == names
+
+
 def test_headers_and_config_that_disagree_are_named(tiny: Checkpoint) -> None:
     name = "model.layers.1.mlp.gate_proj.weight"
     with pytest.raises(InputError, match=rf"'{name}' has shape \[127, 64\], but config\.json says \[128, 64\]"):
