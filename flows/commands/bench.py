@@ -56,6 +56,8 @@ def command(
     settings = load_settings(suite)
     if seed is not None:
         settings = settings.model_copy(update={"seed": seed})
+    if not url.startswith(("http://", "https://")):
+        raise click.BadParameter(f"{url!r} is not a URL; write http://HOST:PORT", param_hint="--endpoint")
     base = url.rstrip("/").removesuffix("/v1")
     profile = describe_model(folder, ProfileSettings())
     dtype = weight_dtype or str(profile.architecture["dtype"] or "bfloat16")
