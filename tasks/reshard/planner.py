@@ -15,121 +15,16 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from day0.architecture.family import Family, LayoutRule, TensorRule, evaluate, flag, resolve_sizes
+from day0.architecture.family import Family, LayoutRule, resolve_sizes
 from day0.artifacts.shards import Dropped
 from day0.checkpoint import Checkpoint
 from day0.errors import InputError
 from day0.safetensors_header import DTYPE_BITS, TensorInfo
 from tasks.reshard.slicing import Range, rank_range, stage_layers
+from tasks.reshard.sources import Source, match_sources, refuse_conversion, refuse_quantised
+from tasks.reshard.writes import Copy, Fill, Origin, Piece, TargetFile, WritePlan, Written
 
-LAYOUTS = ("hf", "vllm", "deepseek")
 MAX_RANKS = 4096
-
-#: What a dtype is called in a plan or on the command line → in a safetensors header.
-DTYPES = {"bfloat16": "BF16", "float16": "F16", "float32": "F32"}
-
-
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """`rows` runs of `run` bytes, `stride` bytes apart in the source file, one after another in the target file."""
-
-    target: int
-    """Index into the plan's files."""
-    target_offset: int
-    source_offset: int
-    rows: int
-    run: int
-    stride: int
-
-    @property
-    def nbytes(self) -> int:
-        return self.rows * self.run
-
-
-@dataclass(frozen=True, slots=True)
-class Copy:
-    """One source tensor, read once, and every piece of it that is wanted."""
-
-    source: TensorInfo
-    pieces: tuple[Piece, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Fill:
-    """`count` repetitions of `pattern`: padding, and constants that no checkpoint has."""
-
-    target: int
-    target_offset: int
-    pattern: bytes
-    count: int
-
-
-@dataclass(frozen=True, slots=True)
-class Origin:
-    """A part of a written tensor: the slice of a source tensor, one range per dimension; None for a fill."""
-
-    tensor: str | None
-    slice: tuple[Range, ...]
-    conversion: str
-
-
-@dataclass(frozen=True, slots=True)
-class Written:
-    """A tensor of a target file; `begin` and `end` are absolute byte offsets."""
-
-    name: str
-    dtype: str
-    shape: tuple[int, ...]
-    begin: int
-    end: int
-    origins: tuple[Origin, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class TargetFile:
-    """A safetensors file to write: `name` relative to the output folder, `header` its bytes before the data."""
-
-    name: str
-    rank: int
-    header: bytes
-    nbytes: int
-    tensors: tuple[Written, ...]
-
-
-@dataclass(frozen=True)
-class WritePlan:
-    """All that the writer does. `rank` counts tensor parallel ranks fastest: pp * tp_size + tp."""
-
-    layout: str
-    engine: str
-    tp: int
-    pp: int
-    files: tuple[TargetFile, ...]
-    steps: tuple[Copy | Fill, ...]
-    dropped: tuple[Dropped, ...]
-    config_changes: Mapping[str, Any]
-    """Keys of config.json that must differ for the engine to read what was written."""
-
-    @property
-    def ranks(self) -> int:
-        return self.tp * self.pp
-
-    @property
-    def bytes_read(self) -> int:
-        return sum(step.source.nbytes for step in self.steps if isinstance(step, Copy))
-
-    @property
-    def bytes_written(self) -> int:
-        return sum(file.nbytes for file in self.files)
-
-
-@dataclass(frozen=True, slots=True)
-class _Source:
-    """A tensor of the checkpoint with the rule that covers it."""
-
-    tensor: TensorInfo
-    rule: TensorRule
-    layer: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +48,7 @@ class _Part:
 class _Group:
     """Tensors joined into one, for the ranks of one stage (`names` by pipeline stage); or a constant."""
 
-    sources: tuple[_Source, ...]
+    sources: tuple[Source, ...]
     names: Mapping[int, str]
     constant: bytes | None = None
 
@@ -175,10 +70,10 @@ def plan_writes(
             asked for; names the tensor, the dimension and the sizes.
     """
     rule = _layout_rule(family, layout, tp, pp, ep)
-    _refuse_quantised(checkpoint.config)
+    refuse_quantised(checkpoint.config)
     sizes = resolve_sizes(family, checkpoint.config)
-    sources = _match(checkpoint, family, sizes)
-    _refuse_conversion(sources, weight_dtype)
+    sources = match_sources(checkpoint, family, sizes)
+    refuse_conversion(sources, weight_dtype)
     dropped = tuple(Dropped(tensor=s.tensor.name, reason=s.rule.drop) for s in sources if s.rule.drop)
     kept = [s for s in sources if not s.rule.drop]
     head_is_stored = any(s.rule.kind == "head" for s in kept)
@@ -216,76 +111,11 @@ def _layout_rule(family: Family, layout: str, tp: int, pp: int, ep: int) -> Layo
     return family.layouts[layout]
 
 
-def _refuse_quantised(config: Mapping[str, Any]) -> None:
-    quantization = config.get("quantization_config")
-    if quantization:
-        method = quantization.get("quant_method", "unknown") if isinstance(quantization, dict) else quantization
-        raise InputError(
-            f"the checkpoint is quantised ({str(method)[:40]}); only unquantised checkpoints "
-            f"({', '.join(DTYPES)}) are resharded"
-        )
-
-
-def _match(checkpoint: Checkpoint, family: Family, sizes: Mapping[str, int]) -> list[_Source]:
-    """Every tensor with its rule, by name; headers held against the config."""
-    sources = []
-    for name in sorted(checkpoint.tensors):
-        tensor = checkpoint.tensors[name]
-        rule, layer = family.match(name)
-        if layer is not None and layer >= sizes["layers"]:
-            key = family.sizes["layers"].key
-            raise InputError(f"tensor {name!r} is of layer {layer}, but config.json has {key} {sizes['layers']}")
-        if rule.when and not flag(checkpoint.config, rule.when):
-            raise InputError(f"tensor {name!r} is in {tensor.file}, but config.json does not set {rule.when}")
-        shape = tuple(evaluate(size, sizes, name) for size in rule.shape)
-        if tensor.shape != shape:
-            stated = ", ".join(rule.shape)
-            raise InputError(
-                f"{tensor.file}: tensor {name!r} has shape {list(tensor.shape)}, but config.json says "
-                f"{list(shape)} ({stated}); one of the two is wrong"
-            )
-        sources.append(_Source(tensor, rule, layer))
-    _refuse_missing(sources, family, checkpoint.config, sizes)
-    return sources
-
-
-def _refuse_missing(
-    sources: list[_Source], family: Family, config: Mapping[str, Any], sizes: Mapping[str, int]
-) -> None:
-    present = {s.tensor.name for s in sources}
-    for rule in family.tensors:
-        may_lack = rule.optional or (rule.kind == "head" and family.is_tied(config))
-        if may_lack or (rule.when and not flag(config, rule.when)):
-            continue
-        for layer in range(sizes["layers"]) if rule.per_layer else (None,):
-            if rule.named(layer) not in present:
-                raise InputError(f"the checkpoint lacks tensor {rule.named(layer)!r}, which config.json calls for")
-
-
-def _refuse_conversion(sources: list[_Source], weight_dtype: str | None) -> None:
-    """Bytes are copied as they are: every weight must have the one dtype that is asked for."""
-    kept = [s.tensor for s in sources if not s.rule.drop]
-    own = {dtype: name for name, dtype in DTYPES.items()}
-    for tensor in kept:
-        if tensor.dtype not in own:
-            raise InputError(f"tensor {tensor.name!r} has dtype {tensor.dtype}; supported are {', '.join(own)}")
-    if weight_dtype is not None and weight_dtype not in DTYPES:
-        raise InputError(f"weight dtype {weight_dtype!r} is not supported; there is: {', '.join(DTYPES)}")
-    wanted = DTYPES[weight_dtype] if weight_dtype else kept[0].dtype
-    for tensor in kept:
-        if tensor.dtype != wanted:
-            raise InputError(
-                f"tensor {tensor.name!r} is {own[tensor.dtype]}, but {own[wanted]} is "
-                f"{'asked for' if weight_dtype else f'that of {kept[0].name!r}'}; weights are written in the "
-                f"checkpoint's own dtype alone, conversion is not supported"
-            )
-
-
-def _groups(kept: list[_Source], rule: LayoutRule, layout: str, layers: int, pp: int, tied: bool) -> list[_Group]:
+def _groups(kept: list[Source], rule: LayoutRule, layout: str, layers: int, pp: int, tied: bool) -> list[_Group]:
     """Source tensors joined as the layout wants them, in the order of their (first) source name."""
     spans = stage_layers(layers, pp)
     stage_of = {layer: stage for stage, (first, last) in enumerate(spans) for layer in range(first, last)}
-    joined: dict[str, list[_Source]] = {}
+    joined: dict[str, list[Source]] = {}
     for source in kept:
         joined.setdefault(_target_name(source, layout), []).append(source)
     groups = []
@@ -305,7 +135,7 @@ def _groups(kept: list[_Source], rule: LayoutRule, layout: str, layers: int, pp:
     return sorted(groups, key=_order)
 
 
-def _target_name(source: _Source, layout: str) -> str:
+def _target_name(source: Source, layout: str) -> str:
     if layout not in source.rule.targets:
         return source.tensor.name
     return source.rule.targets[layout].name.replace("{layer}", str(source.layer))
@@ -405,7 +235,7 @@ class _Layout:
     def _parts(self, group: _Group, rank: int) -> list[_Part]:
         return [self._part(source, rank) for source in group.sources]
 
-    def _part(self, source: _Source, rank: int) -> _Part:
+    def _part(self, source: Source, rank: int) -> _Part:
         split, tensor = source.rule.split, source.tensor
         if split.dim is None:
             return _Part(tensor, None, (0, 0), 0)

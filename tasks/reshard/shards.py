@@ -15,8 +15,8 @@ from day0.errors import CheckFailed, InputError
 from day0.files import FileRef, atomic_write, digest_of, file_ref, sha256_file
 from day0.safetensors_header import HeaderFault, read_header
 from day0.verdict import Check, Verdict
-from tasks.reshard.planner import Copy, TargetFile, WritePlan
 from tasks.reshard.writer import Hashes, write_files
+from tasks.reshard.writes import Copy, TargetFile, WritePlan
 
 RANKS = "ranks.json"
 

@@ -20,7 +20,7 @@ from day0 import deadline, progress
 from day0.checkpoint import Checkpoint
 from day0.errors import CheckFailed, InputError
 from tasks.reshard.hashing import Buffer, BufferPool, FileHash, HashPool
-from tasks.reshard.planner import Copy, Fill, Piece, WritePlan
+from tasks.reshard.writes import Copy, Fill, Piece, WritePlan
 
 BLOCK = 4 << 20
 BUFFERS = 12

@@ -13,8 +13,9 @@ from day0.architecture.family import find_family
 from day0.checkpoint import Checkpoint, open_checkpoint
 from day0.errors import InputError
 from day0.safetensors_header import TensorInfo
-from tasks.reshard.planner import Copy, WritePlan, plan_writes
+from tasks.reshard.planner import plan_writes
 from tasks.reshard.slicing import rank_range, stage_layers
+from tasks.reshard.writes import Copy, WritePlan
 from tests.models.tiny import make_tiny_llama
 
 DATA = Path(__file__).parent / "data"
