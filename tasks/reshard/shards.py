@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from day0.artifacts.shards import RankShards
-from day0.checkpoint import INDEX, Checkpoint, locate
+from day0.checkpoint import INDEX, Checkpoint
 from day0.errors import CheckFailed, InputError
 from day0.files import FileRef, atomic_write, digest_of, file_ref, sha256_file
 from day0.safetensors_header import HeaderFault, read_header
@@ -59,7 +59,7 @@ def describe(plan: WritePlan, checkpoint: Checkpoint) -> list[dict[str, Any]]:
     for folder in _folders(plan):
         for name in _support_names(checkpoint.root):
             changed = _changed_config(plan, checkpoint) if name == "config.json" else None
-            size = len(changed) if changed is not None else locate(checkpoint.root, name).stat().st_size
+            size = len(changed) if changed is not None else checkpoint.path(name).stat().st_size
             files.append((f"{folder}{name}", size))
     files += [(name, len(content)) for name, content in _indexes(plan)]
     files.append((RANKS, len(_ranks_json(plan, "0" * 64))))
@@ -97,7 +97,7 @@ def _write_support(
     plan: WritePlan, checkpoint: Checkpoint, root: Path, folder: str, expected: Mapping[str, str] | None
 ) -> Iterator[FileRef]:
     for name in _support_names(checkpoint.root):
-        source, target = locate(checkpoint.root, name), root / folder / name
+        source, target = checkpoint.path(name), root / folder / name
         digest = sha256_file(source)
         if expected and expected.get(name, digest) != digest:
             raise CheckFailed(f"{name}: SHA-256 is {digest}, but {expected[name]} was recorded; fetch it again")
@@ -138,7 +138,7 @@ def _write_indexes(plan: WritePlan, root: Path) -> list[FileRef]:
 
 
 def _source_digest(checkpoint: Checkpoint, sources: Mapping[str, str]) -> str:
-    index = sha256_file(locate(checkpoint.root, checkpoint.index)) if checkpoint.index else None
+    index = sha256_file(checkpoint.path(checkpoint.index)) if checkpoint.index else None
     return digest_of({"index": index, "files": dict(sources)})
 
 

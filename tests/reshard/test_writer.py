@@ -187,6 +187,16 @@ def test_the_source_index_does_not_come_along(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
+def test_a_tokenizer_that_points_outside_the_folder_is_refused(tmp_path: Path) -> None:
+    source = make_tiny_llama(tmp_path / "m")
+    (tmp_path / "secret").write_text("{}")
+    (source / "tokenizer.json").unlink()
+    (source / "tokenizer.json").symlink_to(tmp_path / "secret")
+    with pytest.raises(InputError, match=r"tokenizer\.json"):
+        reshard(source, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
 def test_an_untied_config_is_written_where_the_checkpoint_has_its_own_head(tmp_path: Path) -> None:
     source = make_tiny_llama(tmp_path / "m")
     config = json.loads((source / "config.json").read_text())
