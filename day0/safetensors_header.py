@@ -32,6 +32,7 @@ MAX_TENSORS = 500_000  # in one file; the largest published checkpoints have hal
 MAX_NAME = 512
 MAX_DIMENSIONS = 32
 _LIMIT = 1 << 63
+_UNFIT = {"Cc", "Cf", "Cs", "Zl", "Zp"}  # Unicode categories: control, format (bidi marks), surrogate, separators
 
 _DISGUISES = (
     (b"version https://git-lfs", "a git-LFS pointer: the weights themselves were never fetched (git lfs pull)"),
@@ -181,7 +182,7 @@ def name_fault(name: str) -> str | None:
         return "a tensor has an empty name"
     if len(name) > MAX_NAME:
         return f"a tensor's name has {len(name)} characters; {MAX_NAME} are accepted"
-    if any(unicodedata.category(character) in ("Cc", "Cs") for character in name):
+    if not name.isprintable() and any(unicodedata.category(character) in _UNFIT for character in name):
         return "a tensor's name holds a control character or half a surrogate pair"
     return None
 

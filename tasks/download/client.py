@@ -18,6 +18,7 @@ from day0.checkpoint import unsafe_name
 from day0.errors import Day0Error, InputError, Unavailable
 from day0.files import atomic_write
 from day0.home import PROJECT
+from day0.http import http_client
 from day0.progress import report
 from tasks.download.manifest import Expected
 from tasks.download.transfer import MARK
@@ -98,10 +99,10 @@ def fetch_file(release: HubRelease, name: str, folder: Path) -> None:
     headers = {"Accept-Encoding": "identity"} | ({"Authorization": f"Bearer {token}"} if token else {})
     url = f"{endpoint()}/{release.repository}/resolve/{release.commit}/{quote(name)}"
     total = release.files[name].size
+    report(f"fetching {name} again", 0, total, "B")
     try:
         with (
-            httpx.Client(follow_redirects=True, timeout=60) as client,
-            deadline.current().guard(client.close),
+            http_client(follow_redirects=True, timeout=60) as client,
             client.stream("GET", url, headers=headers) as response,
             atomic_write(folder / name) as file,
         ):

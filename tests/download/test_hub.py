@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -136,19 +137,25 @@ def test_a_hub_that_is_down(hub: LocalHub, model: Path, monkeypatch: pytest.Monk
         fetch("acme/tiny")
 
 
-def test_a_deadline_ends_a_stalled_download_and_leaves_nothing_running(hub: LocalHub, model: Path) -> None:
+@pytest.mark.parametrize("stalled", ["downloading", f"fetching {SHARD} again"])
+def test_a_deadline_ends_a_stalled_download_and_leaves_nothing_running(
+    hub: LocalHub, model: Path, stalled: str
+) -> None:
     hub.push("acme/tiny", model)
+    if stalled != "downloading":
+        hub.corrupt(SHARD, times=1)
     hub.stall(SHARD)
     limit = Deadline("download", 600)
-    heard: list[Progress] = []
+    timers: list[threading.Timer] = []
 
     def stop_when_stalled(progress: Progress) -> None:
-        heard.append(progress)
-        limit.end(StageTimeout("download took too long"))
+        if progress.what == stalled and not timers:
+            timers.append(threading.Timer(0.5, limit.end, [StageTimeout("download took too long")]))
+            timers[0].start()
 
     with pytest.raises(StageTimeout), limit.running(), listening("download", stop_when_stalled):
         fetch("acme/tiny")
-    assert heard[0].what == "downloading"
+    assert timers
     deadline = time.monotonic() + 20
     while children() and time.monotonic() < deadline:
         time.sleep(0.05)

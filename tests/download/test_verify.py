@@ -8,6 +8,7 @@ import os
 import pickle
 import socket
 import subprocess
+import sys
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -397,3 +398,15 @@ def test_command(tmp_path: Path) -> None:
     assert json.loads(answer.stdout)["faults"][0]["kind"] == "missing_shard"
     assert CliRunner().invoke(cli, ["verify", str(root / "none")]).exit_code == 2
     assert TWO[:20] in CliRunner().invoke(cli, ["verify", str(root)]).stdout
+
+
+def test_the_command_stays_light(tmp_path: Path) -> None:
+    root = two_shards(tmp_path / "m")
+    code = (
+        "import sys; from flows.cli import main\n"
+        f"try: main(['verify', {str(root)!r}, '--json'])\n"
+        "except SystemExit: pass\n"
+        "heavy = {'torch', 'transformers', 'prefect', 'huggingface_hub', 'numpy', 'safetensors'} & set(sys.modules)\n"
+        "sys.exit(f'{heavy} were imported' if heavy else 0)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
