@@ -170,6 +170,9 @@ def test_memory_is_that_of_the_worst_device_and_adds_up() -> None:
     assert memory.total == memory.weights + memory.kv_cache + memory.activations + memory.overhead <= memory.capacity
     assert found.chosen.stages == ((0, 27), (27, 54), (54, 80))
     assert memory.kv_cache == 27 * 4 * 4096 * 4 * 2 * 128 * 2
+    model = memory_model(structure_of(read(LLAMA_70B), "70B"))
+    by_stage = [model.weights(Sizes(2, 3), stage) for stage in range(3)]
+    assert memory.weights == by_stage[0] == max(by_stage) > min(by_stage)
     assert found.engine_args["kv_cache_bytes"] == memory.kv_cache + 27 * 16 * 4 * 2 * 128 * 2
 
 

@@ -101,6 +101,11 @@ def test_a_published_checkpoint_is_explained_to_the_element(tmp_path: Path) -> N
         ({"model.layers.3.mlp.experts.0.w1.weight": ("BF16", [4, 4])}, "tensors explained", "experts.0.w1.weight"),
         ({"model.layers.32.mlp.up_proj.weight": ("BF16", [14336, 4096])}, "tensors explained", "model.layers.32."),
         ({"model.layers.9.self_attn.k_proj.weight": ("BF16", [4096, 4096])}, "shapes", "layers.9.self_attn.k_proj"),
+        (
+            {"model.layers.5.mlp.down_proj.weight": ("BF16", [14336, 4096])},
+            "shapes",
+            "layers.5.mlp.down_proj.weight is",
+        ),
         ({"model.norm.weight": ("F8_E4M3", [4096])}, "dtypes", "model.norm.weight is F8_E4M3"),
     ],
 )
