@@ -1,0 +1,1 @@
+"""Launches the engine on the resharded files and proves that it answers."""

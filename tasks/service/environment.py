@@ -1,0 +1,167 @@
+"""The environment of an engine for the process runtime: a venv made once from the lock file under `images/`."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import logging
+import os
+import platform
+import re
+import shutil
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from day0 import deadline
+from day0.artifacts.service import Runtime
+from day0.errors import Unavailable
+from day0.files import digest_of, sha256_file, write_json
+from day0.home import home
+from day0.process import ProcessFailed, run
+from day0.progress import report
+from tasks.service.engine import load_engine
+
+log = logging.getLogger("day0.service")
+
+MARKER = "day0-environment.json"
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """Where an engine can be started: `environment` is a venv's folder or an image's id."""
+
+    environment: str
+    lock_digest: str
+
+
+def prepare(engine: str, runtime: Runtime) -> Prepared:
+    """Make the engine's environment or image if it is not there yet. Takes minutes the first time.
+
+    Safe to call early and from several runs at a time: one builds, the others wait for it.
+
+    Raises:
+        Unavailable: an index, the Docker daemon or the base image is not there, or what was built cannot serve.
+    """
+    config = load_engine(engine)
+    if runtime == "docker":
+        from tasks.service.image import build_image
+
+        return Prepared(build_image(config.image, config.folder), lock_digest(config.folder))
+    return Prepared(str(build_environment(config.image, config.folder)), lock_digest(config.folder))
+
+
+def lock_digest(folder: Path) -> str:
+    """SHA-256 over an image folder's files: what an environment is made from."""
+    files = sorted(p for p in folder.rglob("*") if p.is_file() and "__pycache__" not in p.parts)
+    return digest_of({str(p.relative_to(folder)): sha256_file(p) for p in files})
+
+
+def build_environment(name: str, folder: Path) -> Path:
+    """The folder of the venv that `folder`'s lock file describes; made now if it is not there, or not whole."""
+    interpreter = f"{platform.python_implementation()} {platform.python_version()} {platform.machine()}"
+    digest = digest_of({"lock": lock_digest(folder), "python": interpreter})
+    target = home() / "environments" / f"{name}-{digest[:16]}"
+    if (target / MARKER).is_file():
+        return target
+    with build_lock(f"{target.name}.lock", f"another run makes the engine's environment {target.name}"):
+        if (target / MARKER).is_file():
+            return target
+        # A venv cannot be moved (its scripts hold its path), so a marker that is written last says that it is whole.
+        if target.exists():
+            log.warning("%s was not finished and is made anew", target)
+            shutil.rmtree(target)
+        try:
+            details = _install(folder, target)
+        except ProcessFailed as error:
+            raise Unavailable(_explain(error, folder)) from error
+        write_json(target / MARKER, {"made_from": folder.name, "digest": digest, "python": interpreter, **details})
+    return target
+
+
+@contextmanager
+def build_lock(name: str, waiting: str) -> Iterator[None]:
+    """Hold a lock file of `$DAY0_HOME/environments/`; the kernel frees it when its holder ends, however it ends."""
+    folder = home() / "environments"
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / name).open("w") as file:
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                deadline.current().check()
+                report(f"waiting: {waiting}")
+                time.sleep(1.0)
+        yield
+
+
+def torch_source() -> list[str]:
+    """pip's options for where torch comes from: `$DAY0_TORCH_INDEX`, an index's address or a folder of wheels; by
+    default none, so that pip's own settings hold."""
+    source = os.environ.get("DAY0_TORCH_INDEX")
+    if not source:
+        return []
+    return ["--find-links", source] if Path(source).is_dir() else ["--index-url", source]
+
+
+def pip_download(requirements: Path, into: Path, options: list[str]) -> None:
+    """Download the wheels that a requirements file pins, with this machine's pip settings."""
+    count = _Counter("downloading", _pins(requirements))
+    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--dest", str(into), "-r", str(requirements)]
+    run([*command, *options], on_line=count)
+
+
+def _install(folder: Path, target: Path) -> dict[str, Any]:
+    """Make the venv, install torch and the locked packages, and let the folder's check.py look at the result."""
+    report(f"making the engine's environment {target.name}")
+    run([sys.executable, "-m", "venv", "--without-pip", str(target)])
+    python = target / "bin" / "python"
+    pip = [sys.executable, "-m", "pip", "--python", str(python), "install", "--no-deps", "--progress-bar", "off"]
+    torch, lock = folder / "torch.txt", folder / "requirements.lock"
+    if torch.is_file():
+        run([*pip, *torch_source(), "-r", str(torch)], on_line=_Counter("torch", _pins(torch)))
+    run([*pip, "--require-hashes", "-r", str(lock)], on_line=_Counter("packages", _pins(lock)))
+    report("checking the engine's environment")
+    said = run([str(python), str(folder / "check.py")], env={**os.environ, "VLLM_NO_USAGE_STATS": "1"})
+    return {"check": next((line for line in reversed(said) if line.strip()), "")}
+
+
+def _explain(error: ProcessFailed, folder: Path) -> str:
+    """pip's own error line, and where to look."""
+    errors = [line for line in error.tail if line.startswith("ERROR:")]
+    line = (errors or [line for line in error.tail if line.strip()] or ["it printed nothing"])[-1]
+    hint = ""
+    if any("torch==" in line for line in errors):
+        hint = (
+            "; torch for the CPU has an index of its own: set DAY0_TORCH_INDEX to its address or to a folder of wheels"
+        )
+    return f"the engine's environment cannot be made from {folder}: {line.removeprefix('ERROR: ')}{hint}"
+
+
+def _pins(requirements: Path) -> int:
+    return len(re.findall(r"^[A-Za-z0-9][\w.\-]*==", requirements.read_text(encoding="utf-8"), re.MULTILINE))
+
+
+class _Counter:
+    """Turns pip's lines into progress."""
+
+    def __init__(self, what: str, total: int) -> None:
+        self.what, self.total, self.done = what, total, 0
+
+    def __call__(self, line: str) -> None:
+        if line.startswith("Collecting "):
+            self.done += 1
+            report(f"{self.what}: {line.split()[1]}", self.done, self.total, "packages")
+        elif line.startswith("Installing collected"):
+            report(f"{self.what}: installing", self.total, self.total, "packages")
+
+
+def made_environments() -> list[tuple[Path, dict[str, Any]]]:
+    """Every whole environment with what its marker says, for `day0 doctor`."""
+    found = sorted((home() / "environments").glob(f"*/{MARKER}"))
+    return [(path.parent, json.loads(path.read_text(encoding="utf-8"))) for path in found]

@@ -1,0 +1,43 @@
+"""Finding, in an engine's log, the line that says why it failed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+TAIL_BYTES = 256 << 10
+
+#: The last line of a Python traceback (`pkg.SomeError: …`), or what argparse says.
+_ERROR = re.compile(r"^(?:[A-Za-z_]\w*\.)*(?:\w*(?:Error|Exception|Exit|Interrupt|Timeout|Expired))(?:: .*)?$")
+_ARGPARSE = re.compile(r"^[\w.-]+: error: .+")
+#: pydantic spreads one error over three lines: the count, the field, what is wrong with it.
+_SPREAD = re.compile(r"validation errors? for \S+$")
+
+
+def tail(path: Path) -> list[str]:
+    """The last lines of a log; none if there is no log."""
+    try:
+        with path.open("rb") as file:
+            file.seek(0, 2)
+            file.seek(max(0, file.tell() - TAIL_BYTES))
+            return file.read().decode(errors="replace").splitlines()
+    except FileNotFoundError:
+        return []
+
+
+def last_error(lines: Sequence[str], prefix: str, generic: Sequence[str]) -> str:
+    """The line that names the cause: the last error line that is not a generic one; failing that, any last line.
+
+    Args:
+        prefix: regular expression of what the engine's logger puts before a line; it is cut off.
+        generic: regular expressions of error lines that only say that another process failed.
+    """
+    clean = [re.sub(prefix, "", line).rstrip() for line in lines]
+    found = [i for i, line in enumerate(clean) if _ERROR.match(line) or _ARGPARSE.match(line)]
+    causes = [i for i in found if not any(re.search(pattern, clean[i]) for pattern in generic)]
+    if chosen := causes or found:
+        at = chosen[-1]
+        spread = 3 if _SPREAD.search(clean[at]) else 1
+        return " ".join(line.strip() for line in clean[at : at + spread])
+    return next((line.strip() for line in reversed(clean) if line.strip()), "it printed nothing")

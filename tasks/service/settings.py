@@ -1,0 +1,26 @@
+"""What the service stage is asked for."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field, StringConstraints
+
+from day0.artifacts.base import Settings
+from day0.artifacts.service import Runtime
+
+ServedName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._/-]*$", max_length=200)]
+
+
+class ServiceSettings(Settings):
+    """`lock_digest` is that of the engine's folder in images/ (`environment.lock_digest`): a changed environment is
+    another service."""
+
+    engine: str
+    """Name of a file in configs/engines/."""
+    runtime: Runtime
+    lock_digest: str
+    model_name: ServedName = "model"
+    """What clients call the model."""
+    ready_timeout: float | None = Field(default=None, gt=0)
+    """Seconds; None: the engine's own."""
