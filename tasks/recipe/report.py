@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -33,7 +34,17 @@ def render_report(evidence: Evidence, files: list[str], records: Path | None) ->
 
 def render_readme(evidence: Evidence, files: list[str]) -> str:
     """README.md: how to use the folder."""
-    return _environment(autoescape=False).get_template("README.md.j2").render(**_common(evidence), files=files)
+    return (
+        _environment(autoescape=False)
+        .get_template("README.md.j2")
+        .render(**_common(evidence), files=files, completion=_completion(evidence.service.launch.served_model_name))
+    )
+
+
+def _completion(model: str) -> str:
+    """A request that proves the service ready, as one word for a shell; no markup in it, as JSON's own escapes."""
+    body = json.dumps({"model": model, "prompt": "The capital of France is", "max_tokens": 8})
+    return shlex.quote(body.replace("<", "\\u003c"))
 
 
 def _environment(autoescape: bool) -> jinja2.Environment:
