@@ -73,17 +73,24 @@ def _walk(root: Path) -> Iterator[tuple[str, int]]:
         links = [name for name in folders if os.path.islink(os.path.join(folder, name))]
         for name in sorted([*names, *links]):
             path = os.path.join(folder, name)
-            yield os.path.relpath(path, root), os.lstat(path).st_mode
+            try:
+                mode = os.lstat(path).st_mode
+            except FileNotFoundError:
+                continue  # gone since the folder was read: a download renames its files
+            yield os.path.relpath(path, root), mode
 
 
 def _one(root: Path, name: str, indexed: set[str], listing: Listing) -> None:
     try:
         real = locate(root, name)
+        status = real.stat()
     except PathFault as fault:
         if name not in indexed:  # of an indexed one the examination of the checkpoint has told
             listing.fault(fault.kind, name, fault.detail)
         return
-    status = real.stat()
+    except FileNotFoundError:
+        listing.fault("incomplete_download", name, "it vanished while the folder was read; is a download running?")
+        return
     listing.files[name] = status.st_size
     if is_unsafe(name):
         listing.unsafe.add(name)

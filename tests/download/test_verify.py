@@ -288,12 +288,14 @@ def test_manifest_against_folder(tmp_path: Path) -> None:
     files = dict(sums(root).files)
     files["tokenizer.json"] = Expected(1, "0" * 64)
     files["config.json"] = Expected(99, files["config.json"].sha256)
+    files[TWO] = Expected(files[TWO].size)
     del files[ONE], files[INDEX]
     report = verify_folder(root, Manifest(files, "manifest", "the manifest"))
     assert {(fault.kind, fault.file) for fault in report.faults} == {
         ("missing_shard", "tokenizer.json"),
         ("size", "config.json"),
-        ("digest", ONE),  # weights that the manifest does not vouch for
+        ("digest", ONE),  # weights that the manifest does not vouch for,
+        ("digest", TWO),  # or by their size only
     }
     assert [(warning.kind, warning.file) for warning in report.warnings] == [("digest", INDEX)]
 
