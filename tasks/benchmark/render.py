@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from day0.artifacts.benchmark import BenchmarkReport, Cell
+from day0.artifacts.benchmark import BenchmarkReport, Cell, Percentiles
 from day0.verdict import Verdict
 
 _STYLE = {Verdict.PASS: "green", Verdict.FAIL: "red", Verdict.INCONCLUSIVE: "yellow", Verdict.SKIPPED: "dim"}
@@ -13,7 +14,7 @@ _STYLE = {Verdict.PASS: "green", Verdict.FAIL: "red", Verdict.INCONCLUSIVE: "yel
 
 def show(report: BenchmarkReport) -> None:
     """Print the cells, the roofline, what the machine was busy with, and the checks that are not good."""
-    console = Console(highlight=False)
+    console = Console(highlight=False, soft_wrap=True)
     conditions = report.conditions
     console.print(
         f"{conditions['model']} at {conditions['endpoint']}: {conditions['input_tokens']} tokens in, "
@@ -37,21 +38,29 @@ def show(report: BenchmarkReport) -> None:
 
 
 def _table(cells: tuple[Cell, ...]) -> Table:
-    table = Table(title="p50 / p90, milliseconds")
-    for heading in ("concurrency", "prefix cache", "requests", "TTFT", "TPOT", "ITL", "E2E", "tokens/s", "cache hits"):
-        table.add_column(heading, justify="left" if heading == "prefix cache" else "right")
+    """Fits 80 columns."""
+    table = Table(title="concurrency × prefix cache; p50 / p90", title_justify="left", box=SIMPLE_HEAD, padding=(0, 1))
+    table.add_column("load", no_wrap=True)
+    for heading in ("done", "TTFT s", "TPOT ms", "ITL ms", "E2E s", "tok/s", "hits"):
+        table.add_column(heading, justify="right", no_wrap=True)
     for cell in cells:
-        times = [
-            "-" if value is None else f"{value.p50 * 1e3:,.0f} / {value.p90 * 1e3:,.0f}"
-            for value in (cell.ttft, cell.tpot, cell.itl, cell.e2e)
-        ]
         rate, hits = cell.output_tokens_per_second, cell.prefix_cache_hit_rate
         table.add_row(
-            str(cell.concurrency),
-            cell.prefix_cache,
+            f"{cell.concurrency} × {cell.prefix_cache}",
             f"{cell.completed}/{cell.requests}",
-            *times,
+            _seconds(cell.ttft),
+            _milliseconds(cell.tpot),
+            _milliseconds(cell.itl),
+            _seconds(cell.e2e),
             "-" if rate is None else f"{rate:.1f}",
             "?" if hits is None else f"{hits:.0%}",
         )
     return table
+
+
+def _seconds(value: Percentiles | None) -> str:
+    return "-" if value is None else f"{value.p50:.2f} / {value.p90:.2f}"
+
+
+def _milliseconds(value: Percentiles | None) -> str:
+    return "-" if value is None else f"{value.p50 * 1e3:.0f} / {value.p90 * 1e3:.0f}"
