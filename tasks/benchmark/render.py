@@ -39,7 +39,7 @@ def show(report: BenchmarkReport) -> None:
 
 def _table(cells: tuple[Cell, ...]) -> Table:
     """Fits 80 columns."""
-    table = Table(title="concurrency × prefix cache; p50 / p90", title_justify="left", box=SIMPLE_HEAD, padding=(0, 1))
+    table = Table(title="concurrency × prefix cache; p50/p90", title_justify="left", box=SIMPLE_HEAD, padding=(0, 1))
     table.add_column("load", no_wrap=True)
     for heading in ("done", "TTFT s", "TPOT ms", "ITL ms", "E2E s", "tok/s", "hits"):
         table.add_column(heading, justify="right", no_wrap=True)
@@ -59,8 +59,8 @@ def _table(cells: tuple[Cell, ...]) -> Table:
 
 
 def _seconds(value: Percentiles | None) -> str:
-    return "-" if value is None else f"{value.p50:.2f} / {value.p90:.2f}"
+    return "-" if value is None else f"{value.p50:.3g}/{value.p90:.3g}"
 
 
 def _milliseconds(value: Percentiles | None) -> str:
-    return "-" if value is None else f"{value.p50 * 1e3:.0f} / {value.p90 * 1e3:.0f}"
+    return "-" if value is None else f"{value.p50 * 1e3:.0f}/{value.p90 * 1e3:.0f}"
