@@ -39,7 +39,9 @@ def show(report: BenchmarkReport) -> None:
 
 def _table(cells: tuple[Cell, ...]) -> Table:
     """Fits 80 columns."""
-    table = Table(title="concurrency × prefix cache; p50/p90", title_justify="left", box=SIMPLE_HEAD, padding=(0, 1))
+    table = Table(
+        title="concurrency × prefix cache; p50/p90", title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0)
+    )
     table.add_column("load", no_wrap=True)
     for heading in ("done", "TTFT s", "TPOT ms", "ITL ms", "E2E s", "tok/s", "hits"):
         table.add_column(heading, justify="right", no_wrap=True)

@@ -14,4 +14,5 @@ def test_the_table_fits_a_terminal_and_has_every_cell(capsys: pytest.CaptureFixt
     rows = [line for line in lines if " × cold" in line or " × warm" in line]
     assert [row.split()[0] for row in rows] == ["1", "4", "1", "4"]
     assert all(len(row) <= 80 and "…" not in row for row in rows)
+    assert "…" not in "".join(lines)
     assert any("20% of the roofline" in line for line in lines)
