@@ -3,6 +3,7 @@
 import sys
 
 import torch
+import torch.utils.cpp_extension
 
 if torch.version.cuda is not None:
     sys.exit(
@@ -11,6 +12,9 @@ if torch.version.cuda is not None:
     )
 
 try:
+    # What the server and its worker import, so that a package that the lock file lacks is found here.
+    import vllm.entrypoints.openai.api_server
+    import vllm.v1.worker.cpu_worker  # noqa: F401
     from vllm.platforms import current_platform
 except ImportError as error:
     sys.exit(f"vLLM cannot be imported: {error}; its extension modules need the system's libnuma1 and libstdc++6")

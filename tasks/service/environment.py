@@ -11,6 +11,7 @@ import re
 import shutil
 import sys
 import time
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -71,15 +72,21 @@ def build_environment(name: str, folder: Path) -> Path:
     with build_lock(f"{target.name}.lock", f"another run makes the engine's environment {target.name}"):
         if (target / MARKER).is_file():
             return target
-        # A venv cannot be moved (its scripts hold its path), so a marker that is written last says that it is whole.
-        if target.exists():
-            log.warning("%s was not finished and is made anew", target)
-            shutil.rmtree(target)
+        # A venv cannot be moved (its scripts hold its path) and a killed build's pip may still be writing: each build
+        # has a folder of its own, and the name that is looked up is a link that appears when one is whole.
+        for abandoned in target.parent.glob(f"{target.name}.*/"):
+            log.warning("removing %s, whose build was ended", abandoned)
+            shutil.rmtree(abandoned, ignore_errors=True)
+        folder_made = target.with_name(f"{target.name}.{uuid.uuid4().hex[:6]}")
         try:
-            details = _install(folder, target)
+            details = _install(folder, folder_made)
         except ProcessFailed as error:
             raise Unavailable(_explain(error, folder)) from error
-        write_json(target / MARKER, {"made_from": folder.name, "digest": digest, "python": interpreter, **details})
+        write_json(folder_made / MARKER, {"made_from": folder.name, "digest": digest, "python": interpreter, **details})
+        link = folder_made.with_suffix(".link")
+        link.unlink(missing_ok=True)
+        link.symlink_to(folder_made.name)
+        os.replace(link, target)
     return target
 
 
@@ -163,5 +170,5 @@ class _Counter:
 
 def made_environments() -> list[tuple[Path, dict[str, Any]]]:
     """Every whole environment with what its marker says, for `day0 doctor`."""
-    found = sorted((home() / "environments").glob(f"*/{MARKER}"))
-    return [(path.parent, json.loads(path.read_text(encoding="utf-8"))) for path in found]
+    links = sorted(path for path in (home() / "environments").glob("*") if path.is_symlink())
+    return [(p, json.loads((p / MARKER).read_text(encoding="utf-8"))) for p in links if (p / MARKER).is_file()]

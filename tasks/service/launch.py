@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from day0.artifacts.base import Frozen
 from day0.artifacts.service import LaunchSpec, Runtime
 from day0.errors import CheckFailed, InputError
 from day0.target import machine_memory
@@ -70,6 +71,28 @@ def launch_spec(
 def load_format(model: Path, engine: EngineConfig) -> str:
     """The engine's `--load-format`: resharded folders have a ranks.json."""
     return engine.sharded_load_format if (model / RANKS).is_file() else "auto"
+
+
+class Ranks(Frozen):
+    """The layout that a folder is split for."""
+
+    tp: int = 1
+    pp: int = 1
+
+
+def ranks_of(model: Path) -> Ranks:
+    """The layout of a folder, from its ranks.json; one rank without it.
+
+    Raises:
+        CheckFailed: ranks.json is not what the reshard stage writes.
+    """
+    if not (model / RANKS).is_file():
+        return Ranks()
+    ranks: Any = _json(model / RANKS).get("ranks")
+    try:
+        return Ranks(tp=1 + max(rank["tp"] for rank in ranks), pp=1 + max(rank["pp"] for rank in ranks))
+    except (TypeError, KeyError, ValueError) as error:
+        raise CheckFailed(f"{model / RANKS} does not say which ranks there are: reshard the model again") from error
 
 
 def _options(engine_args: Mapping[str, Any], name: str, engine: EngineConfig) -> list[str]:

@@ -113,10 +113,11 @@ def main() -> int:
         readable, _, _ = select.select(watched, [], [], POLL)
         if readable and not os.read(sys.stdin.fileno(), 1):
             break
-    ended_itself = engine.poll()
+    if (code := engine.poll()) is not None:
+        # Told at once; what it leaves behind may take the whole grace time to end.
+        _write_status(options.status, {"pid": engine.pid, "exit_code": code})
     _end(engine, options.grace)
-    code = engine.wait()
-    _write_status(options.status, {"pid": engine.pid, "exit_code": code, "ended_itself": ended_itself is not None})
+    _write_status(options.status, {"pid": engine.pid, "exit_code": engine.wait()})
     return 0
 
 
