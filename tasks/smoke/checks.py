@@ -44,8 +44,12 @@ def parity(
     greedy: Sequence[bool],
     limits: Thresholds,
     clipped: list[str],
+    engine_dtype: str = "unknown",
 ) -> list[Check]:
-    """Engine against reference: on given ids (prefill), and on the engine's own greedy tokens (decode)."""
+    """Engine against reference: on given ids (prefill), and on the engine's own greedy tokens (decode).
+
+    An engine that computes in float32 has no rounding that could hide a fault, and is held to a limit of its own.
+    """
     whole, generated = Pooled.of(prefill), Pooled.of(decode)
     spread = distribution(whole.engine) if whole.engine else None
     own = distribution(whole.reference) if whole.reference else None
@@ -53,7 +57,12 @@ def parity(
     known = {name: value for name, value in by_prompt.items() if value is not None}
     worst = max(known, key=known.__getitem__, default=None)
     count = float(len(whole.engine)) if prefill else None
+    exact = [
+        _limit("float32_mean_error", spread.mean if spread else None, "max", limits.float32_mean_error,
+               "mean error in nats, both at float32"),
+    ]  # fmt: skip
     return [
+        *(exact if engine_dtype == "float32" else []),
         _limit("positions", count, "min", limits.min_positions, "compared positions", {"clipped": clipped}),
         _limit("ratio", ratio(whole.engine, whole.reference), "max", limits.ratio, "error ratio (means)"),
         _limit("median_ratio", median_ratio(whole.engine, whole.reference), "max", limits.median_ratio,

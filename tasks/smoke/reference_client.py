@@ -109,7 +109,13 @@ def _ask(request: dict[str, Any]) -> dict[str, Any]:
             f"the reference needs {' and '.join(absent)}, not installed here; pip install 'day0[reference]' "
             "(the README says where torch comes from)"
         )
-    quiet = {"HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_TELEMETRY": "1", "TOKENIZERS_PARALLELISM": "false"}
+    quiet = {
+        "HF_HUB_OFFLINE": "1",
+        "HF_HUB_DISABLE_TELEMETRY": "1",
+        "TOKENIZERS_PARALLELISM": "false",
+        # the engine is on the same cores: threads that wait must not spin
+        "OMP_WAIT_POLICY": "PASSIVE",
+    }
     with tempfile.TemporaryDirectory(prefix="day0-reference-") as folder:
         asked, answered = Path(folder, "request.json"), Path(folder, "answer.json")
         asked.write_text(json.dumps(request), encoding="utf-8")

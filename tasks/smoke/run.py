@@ -190,7 +190,7 @@ def _judge(
     stable = {n for n, again in seen.repeated.items() if n in seen.answers and again.text == seen.answers[n].text}
     verdicts: list[Check] = [
         checks.answers(seen.outcomes),
-        *checks.parity(prefill, list(decode.values()), choices, limits, plan.clipped),
+        *checks.parity(prefill, list(decode.values()), choices, limits, plan.clipped, engine_dtype),
         checks.template(
             plan.prompts,
             prepared,

@@ -50,6 +50,7 @@ class Thresholds(Frozen):
     prompt_ratio: float | None = None
     decode_ratio: float | None = None
     mean_error: float | None = None
+    float32_mean_error: float | None = None
     p99_error: float | None = None
     top1_agreement: float | None = None
     greedy_agreement: float | None = None

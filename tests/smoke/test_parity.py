@@ -91,6 +91,23 @@ def test_too_few_positions_fail() -> None:
     assert verdicts(1.0, count=20)["parity.positions"] == "fail"
 
 
-@pytest.mark.parametrize("name", sorted(set(Thresholds.model_fields) - {"near_tie", "min_positions"}))
+@pytest.mark.parametrize(
+    "name", sorted(set(Thresholds.model_fields) - {"near_tie", "min_positions", "float32_mean_error"})
+)
 def test_missing_threshold_never_passes(name: str) -> None:
     assert verdicts(1.0, LIMITS.model_copy(update={name: None}))[f"parity.{name}"] == "inconclusive"
+
+
+@pytest.mark.parametrize(("factor", "verdict"), [(0.0001, "pass"), (0.12, "fail")])
+def test_float32_engine_has_no_rounding_to_hide_behind(factor: float, verdict: str) -> None:
+    """A fault far below the rounding of bfloat16 is seen in an engine that computes in float32."""
+    compared = made(factor)
+    found = {c.name: str(c.verdict) for c in parity(compared, compared, [True], LIMITS, [], "float32")}  # type: ignore[arg-type]
+    assert found["parity.ratio"] == "pass"
+    assert found["parity.float32_mean_error"] == verdict
+
+
+def test_float32_engine_without_its_limit_is_inconclusive() -> None:
+    limits = LIMITS.model_copy(update={"float32_mean_error": None})
+    found = {c.name: str(c.verdict) for c in parity(made(0), made(0), [True], limits, [], "float32")}  # type: ignore[arg-type]
+    assert found["parity.float32_mean_error"] == "inconclusive"
