@@ -57,7 +57,7 @@ def named_config(folder: Path, name: str, model: type[Model]) -> Model:
 
 
 def explain(error: ValidationError, model: type[BaseModel]) -> str:
-    """A validation error as one clause: an unknown key if there is one (it is why another is missing), else the first."""
+    """A validation error as one clause: an unknown key if there is one (another is then missing), else the first."""
     faults = error.errors()
     first = next((fault for fault in faults if fault["type"] == "extra_forbidden"), faults[0])
     where = ".".join(str(part) for part in first["loc"]) or "the top level"

@@ -19,7 +19,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, relationship
 
 from day0.errors import InputError, Unavailable
-from day0.home import home
+from day0.home import make_home
 
 
 def now() -> datetime:
@@ -122,9 +122,7 @@ class Ledger:
     """
 
     def __init__(self, url: str | None = None) -> None:
-        self.url = url or os.environ.get("DAY0_LEDGER_URL") or f"sqlite:///{home() / 'ledger.db'}"
-        if self.url.startswith("sqlite:///"):
-            Path(self.url.removeprefix("sqlite:///")).parent.mkdir(parents=True, exist_ok=True)
+        self.url = url or os.environ.get("DAY0_LEDGER_URL") or f"sqlite:///{make_home() / 'ledger.db'}"
         try:
             self.engine = create_engine(self.url, pool_pre_ping=True)
         except (SQLAlchemyError, ImportError) as error:

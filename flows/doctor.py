@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 
 from day0.errors import Day0Error
-from day0.home import home
+from day0.home import make_home
 from day0.ledger import Ledger
 from day0.target import machine_memory
 from flows.orchestrator import running_server
@@ -55,15 +55,11 @@ def _python() -> Finding:
 
 
 def _home() -> Finding:
-    place = home()
     try:
-        place.mkdir(parents=True, exist_ok=True)
-        free = shutil.disk_usage(place).free
-    except OSError as error:
+        place = make_home()
+    except Day0Error as error:
         return Finding("home", False, str(error), "set DAY0_HOME to a folder that can be written", needed=True)
-    if not os.access(place, os.W_OK):
-        return Finding("home", False, f"{place} cannot be written", "set DAY0_HOME to another folder", needed=True)
-    return Finding("home", True, f"{place}, {free / GIB:.0f} GiB free", needed=True)
+    return Finding("home", True, f"{place}, {shutil.disk_usage(place).free / GIB:.0f} GiB free", needed=True)
 
 
 def _machine() -> Finding:

@@ -24,7 +24,7 @@ import httpx
 
 from day0.errors import Unavailable
 from day0.files import write_json
-from day0.home import home
+from day0.home import home, make_home
 
 START_LIMIT = 180.0
 
@@ -140,7 +140,6 @@ def _record() -> Path:
 @contextmanager
 def _locked() -> Iterator[None]:
     """One process at a time: two commands that start together must not start two servers."""
-    home().mkdir(parents=True, exist_ok=True)
-    with (home() / ".server.lock").open("w") as lock:
+    with (make_home() / ".server.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield

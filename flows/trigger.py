@@ -193,7 +193,7 @@ class Watcher:
         released.targets.append(target)
         released.runs.append(started.run)
         released.verdicts.append(started.verdict)
-        self.say(f"done: {candidate.source} on {target}: {started.verdict or 'started'} ({started.run})")
+        self.say(f"done: {candidate.source} on {target}: {started.verdict or 'announced'} ({started.run})")
         return True
 
     def _unclaimed(self, candidate: Candidate, target: str, result: Pass) -> bool:

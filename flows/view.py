@@ -26,7 +26,7 @@ class RunView:
     def __init__(self) -> None:
         self.console = Console(file=sys.stderr, highlight=False)
         self.bars: dict[str, TaskID] = {}
-        self.said: dict[str, tuple[str, float]] = {}
+        self.said: dict[str, float] = {}
         self.lock = threading.Lock()
         self.progress: Progress | None = None
         if self.console.is_terminal:
@@ -53,10 +53,9 @@ class RunView:
                     self.bars[step.stage] = self.progress.add_task(text, total=step.total)
                 self.progress.update(self.bars[step.stage], description=text, completed=step.done, total=step.total)
                 return
-            what, when = self.said.get(step.stage, ("", 0.0))
-            if step.what != what or time.monotonic() - when > PLAIN_INTERVAL:
-                self.said[step.stage] = (step.what, time.monotonic())
-                self.console.print(f"  {text}", markup=False)
+            if time.monotonic() - self.said.get(step.stage, -PLAIN_INTERVAL) >= PLAIN_INTERVAL:
+                self.said[step.stage] = time.monotonic()
+                self.console.print(f"  {text}", markup=False, soft_wrap=True)
 
     def on_end(self, outcome: Outcome) -> None:
         """Show how a stage ended."""
@@ -66,7 +65,7 @@ class RunView:
                 self.progress.remove_task(self.bars.pop(outcome.name))
             colour = COLOURS[outcome.verdict]
             self.console.print(f"[bold]{outcome.name:<11}[/] [{colour}]{outcome.verdict:<12}[/] {how:>14}  ", end="")
-            self.console.print(outcome.reason, markup=False)
+            self.console.print(outcome.reason, markup=False, soft_wrap=True)
 
 
 def _amount(step: progress.Progress) -> str:

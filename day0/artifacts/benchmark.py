@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, Literal
 
+from pydantic import Field
+
 from day0.artifacts.base import Artifact, Frozen
 
 PrefixCache = Literal["cold", "warm"]
@@ -42,7 +44,7 @@ class Cell(Frozen):
     output_tokens_per_second: float | None
     prefix_cache_hit_rate: float | None
     """Tokens served from the cache over tokens asked for, from the engine's own counters."""
-    finish_reasons: dict[str, int] = {}
+    finish_reasons: dict[str, int] = Field(default_factory=dict)
 
 
 class Roofline(Frozen):

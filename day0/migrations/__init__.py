@@ -1,1 +1,1 @@
-"""Alembic's migrations of the ledger: a change of its tables is a new file in versions/, never an edit of an old one."""
+"""Alembic's migrations of the ledger. A change of its tables is a new file in versions/; none is ever edited."""
