@@ -83,7 +83,7 @@ class Watcher:
     def __init__(self, file: WatchFile, start: Start, say: Callable[[str], None] = lambda _: None) -> None:
         self.file, self.start, self.say = file, start, say
         self.ledger = Ledger()
-        self._said: dict[str, str] = {}
+        self._said: set[str] = set()
         self._done: set[tuple[str, str, tuple[str, ...]]] = set()
         """Commits that have been started on these targets: they need not be looked at again."""
 
@@ -109,7 +109,7 @@ class Watcher:
                     result.waiting.append(Reason(candidate.source, reason))
                     continue
                 starts += self._start(candidate, target, result)
-        self._tell(result)
+        self._said = self._tell(result)
         return result
 
     def _candidates(self, result: Pass) -> Iterator[tuple[Candidate, tuple[str, ...]]]:
@@ -227,13 +227,18 @@ class Watcher:
                 session.delete(claim)
             return claim.run_id
 
-    def _tell(self, result: Pass) -> None:
-        for kind in ("waiting", "unreadable", "unavailable"):
-            for entry in getattr(result, kind):
-                line = f"{kind}: {entry.source}: {entry.reason}"
-                if self._said.get(entry.source) != line:
-                    self._said[entry.source] = line
-                    self.say(line)
+    def _tell(self, result: Pass) -> set[str]:
+        """Say what has not been said; returns all that holds now."""
+        lines = [
+            f"{kind}: {entry.source}: {entry.reason}"
+            for kind in ("waiting", "unreadable", "unavailable")
+            for entry in getattr(result, kind)
+        ]
+        for line in lines:
+            if line not in self._said:
+                self._said.add(line)
+                self.say(line)
+        return set(lines)
 
 
 def keep_watching(watcher: Watcher, interval: float, stop: Event) -> Iterator[Pass]:
@@ -242,6 +247,8 @@ def keep_watching(watcher: Watcher, interval: float, stop: Event) -> Iterator[Pa
     while not stop.is_set():
         done = watcher.run_pass()
         yield done
+        if failures and not done.unavailable:
+            watcher.say("everything answers again")
         failures = failures + 1 if done.unavailable else 0
         pause = min(interval * 2 ** min(failures, 16), max(interval, MAX_BACKOFF))
         if failures:

@@ -55,10 +55,10 @@ def watch(once: bool, config: Path | None, interval: float) -> Answer:
     result = Pass()
     if once:
         result = watcher.run_pass()
-        if not result.released:
+        if result.unavailable:
+            print("day0: not everything that the pass needed has answered; run it again later", file=sys.stderr)
+        elif not result.released:
             say("nothing new")
-        for entry in result.unavailable:
-            print(f"day0: {entry.source}: {entry.reason}", file=sys.stderr)
         return Answer(result.to_json(), lambda: None, Unavailable.exit_code if result.unavailable else 0)
     say(f"watching every {interval:g} s; Ctrl-C ends it")
     with _terminated_as_interrupted():

@@ -358,6 +358,7 @@ def test_it_goes_on_while_the_hub_is_down_and_says_so(hub: LocalHub, model: Path
     assert len(starts.started) == 1
     assert sum("did not answer" in line for line in lines) == 2
     assert sum(line.startswith("unavailable") for line in lines) == 1  # the same state is told once
+    assert "everything answers again" in lines
 
 
 def test_what_matters_in_a_release() -> None:
