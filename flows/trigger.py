@@ -180,6 +180,8 @@ class Watcher:
                 started = self.start(candidate.pinned, target)
         except BaseException as error:
             begun = self._settle_claim(claim, candidate, target)
+            if begun:
+                self.say(f"interrupted: {candidate.source} on {target}; `day0 rerun {begun}` continues it")
             if isinstance(error, Cancelled) or not isinstance(error, Day0Error):
                 raise
             kind = result.unavailable if isinstance(error, Unavailable) else result.unreadable

@@ -318,8 +318,10 @@ def test_an_interrupted_run_keeps_its_claim(model: Path, tmp_path: Path) -> None
             session.add(Run(id="begun", source=source, target=target, request={}))
         raise KeyboardInterrupt
 
+    lines: list[str] = []
     with pytest.raises(KeyboardInterrupt):
-        look(file, interrupted)
+        Watcher(file, interrupted, lines.append).run_pass()
+    assert "`day0 rerun begun` continues it" in lines[-1]
     starts = Starts()
     assert look(file, starts) == Pass()
     with Ledger().session() as session:
