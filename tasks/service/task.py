@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from day0.artifacts.kernels import KernelBundle
 from day0.artifacts.plan import ParallelPlan
 from day0.artifacts.service import Service
@@ -42,7 +44,7 @@ def service(
     )
     started = engine.start(spec)
     return Service(
-        checks=(_answered(started),),
+        checks=(_answered(started), *([_fenced(started.security)] if settings.runtime == "docker" else [])),
         launch=spec,
         ready_seconds=started.ready_seconds,
         first_completion=started.first_completion,
@@ -59,4 +61,25 @@ def _answered(started: Started) -> Check:
         verdict=Verdict.PASS,
         reason=f"answered a completion of {first.tokens} tokens {started.ready_seconds:.1f} s after launch",
         measured={"ready_seconds": started.ready_seconds, "tokens": first.tokens, "text": first.text},
+    )
+
+
+def _fenced(security: dict[str, Any]) -> Check:
+    """Whether the container that runs is fenced in as it was asked for, by what the daemon tells of it."""
+    wanted = {
+        "a read-only root": security["read_only_root"],
+        "no new privileges": security["no_new_privileges"] and not security["privileged"],
+        "no capabilities": security["cap_drop"] == ["ALL"] and not security["cap_add"],
+        "a user that is not root": security["user"].split(":")[0] not in ("", "0", "root"),
+        "a memory limit": security["memory_limit"] > 0,
+        "read-only mounts": bool(security["mounts"]) and all(mount["read_only"] for mount in security["mounts"]),
+        "the loopback only": bool(security["published"])
+        and all(address.startswith("127.0.0.1:") for address in security["published"]),
+    }
+    lacking = [name for name, holds in wanted.items() if not holds]
+    return Check(
+        name="container_fences",
+        verdict=Verdict.FAIL if lacking else Verdict.PASS,
+        reason=f"the container runs without {', '.join(lacking)}" if lacking else f"it has {', '.join(wanted)}",
+        measured=security,
     )
