@@ -48,7 +48,7 @@ from tasks.service.engine import load_engine
 from tasks.service.environment import lock_digest, prepare
 from tasks.service.registry import reap
 from tasks.service.session import EngineSession
-from tasks.service.settings import ServiceSettings
+from tasks.service.settings import ServiceSettings, served_name
 from tasks.service.task import service
 from tasks.smoke.settings import load_settings as smoke_suite
 from tasks.smoke.task import smoke
@@ -119,7 +119,10 @@ def adapt(
             planned,
             filled,
             settings=ServiceSettings(
-                engine=engine_name, runtime=runtime, lock_digest=lock_digest(load_engine(engine_name).folder)
+                engine=engine_name,
+                runtime=runtime,
+                lock_digest=lock_digest(load_engine(engine_name).folder),
+                model_name=served_name(release.name),
             ),
         )
         smoked = stages.submit(smoke, snapshot, served, settings=smoke_suite())

@@ -43,9 +43,16 @@ class Artifact(Frozen):
 
     @property
     def reason(self) -> str:
-        """One sentence: the worst check's reason."""
+        """One line: what was found if all is well, else the worst check's reason."""
         verdict = self.verdict
+        if verdict is Verdict.PASS:
+            return self.summary
         return next((c.reason for c in self.checks if c.verdict is verdict), "nothing was checked")
+
+    @property
+    def summary(self) -> str:
+        """What a person wants to read of a good artifact, in one line with its numbers."""
+        return next(c.reason for c in self.checks if c.verdict is Verdict.PASS)
 
     @property
     def digest(self) -> str:

@@ -74,3 +74,15 @@ class BenchmarkReport(Artifact):
     machine: dict[str, Any]
     cells: tuple[Cell, ...]
     roofline: Roofline | None
+
+    @property
+    def summary(self) -> str:
+        """TTFT and TPOT at the lowest concurrency, throughput at the highest, both with a cold prefix cache."""
+        cold = sorted((cell for cell in self.cells if cell.prefix_cache == "cold"), key=lambda cell: cell.concurrency)
+        if not cold or cold[0].ttft is None or cold[0].tpot is None or cold[-1].output_tokens_per_second is None:
+            return super().summary
+        text = (
+            f"TTFT {cold[0].ttft.p50 * 1e3:.0f} ms, TPOT {cold[0].tpot.p50 * 1e3:.1f} ms at concurrency "
+            f"{cold[0].concurrency}; {cold[-1].output_tokens_per_second:.1f} tokens/s at {cold[-1].concurrency}"
+        )
+        return text + (f"; {self.roofline.share:.0%} of the decode roofline" if self.roofline else "")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated
 
 from pydantic import Field, StringConstraints
@@ -10,6 +11,11 @@ from day0.artifacts.base import Settings
 from day0.artifacts.service import Runtime
 
 ServedName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._/-]*$", max_length=200)]
+
+
+def served_name(release: str) -> str:
+    """What clients call a release: its own name, with what a URL or a file name would not bear replaced."""
+    return re.sub(r"[^A-Za-z0-9._/-]+", "-", release).lstrip("._/-")[:200] or "model"
 
 
 class ServiceSettings(Settings):
