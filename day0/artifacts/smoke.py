@@ -37,6 +37,15 @@ class PromptParity(Frozen):
     """The same of medians: a few wild positions do not move it."""
 
 
+class ExactParity(Frozen):
+    """Teacher-forced comparison of the same files in the same engine at float32, where rounding hides nothing."""
+
+    error: Distribution
+    """Engine at float32 against the float32 reference, over all prompts."""
+    worst: dict[str, float]
+    """The largest error of each prompt."""
+
+
 class SmokeReport(Artifact):
     kind: ClassVar[str] = "smoke"
 
@@ -51,6 +60,19 @@ class SmokeReport(Artifact):
     top1_agreement: float | None
     ratio: float | None
     median_ratio: float | None = None
+    exact: ExactParity | None = None
+    """None where the engine was not started at float32; the check `parity.float32_mean_error` says why."""
     generations: tuple[dict[str, Any], ...] = ()
     """What was generated, for people to read: prompt, text, finish reason, repetition measures."""
     thresholds: dict[str, Any]
+
+    @property
+    def summary(self) -> str:
+        """The three-way ratio, the agreement, and the error where the engine served at float32."""
+        if self.error is None or self.ratio is None or self.top1_agreement is None:
+            return super().summary
+        text = (
+            f"error {self.ratio:.2f} times the reference's own at {self.engine_dtype}, top-1 agreement "
+            f"{self.top1_agreement:.1%} over {self.error.count:,} positions"
+        )
+        return text + (f"; {self.exact.error.mean:.1e} nats at float32" if self.exact else "")

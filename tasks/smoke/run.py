@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from day0.artifacts.smoke import SmokeReport
+from day0.artifacts.smoke import ExactParity, SmokeReport
 from day0.endpoint import Endpoint
 from day0.errors import EvidenceMissing, InputError
 from day0.files import digest_of
@@ -16,6 +16,7 @@ from day0.progress import report
 from day0.verdict import Check, Verdict
 from tasks.smoke import checks, reference_client
 from tasks.smoke.engine import Answer, Engine, Outcomes, PromptScores, ask
+from tasks.smoke.exact import Relaunch, Sequence, exact_pass, no_relaunch
 from tasks.smoke.parity import Compared, Pooled, compare, distribution, median_ratio, ratio, share, summarise
 from tasks.smoke.reference_client import Pair, Prepared, Scores
 from tasks.smoke.repetition import Repetition, measure, pieces
@@ -53,8 +54,9 @@ def run_smoke(
     model_digest: str | None = None,
     engine_dtype: str = "unknown",
     max_model_len: int | None = None,
+    relaunch: Relaunch = no_relaunch,
 ) -> SmokeReport:
-    """Compare what `endpoint` serves with the original model folder.
+    """Compare what `endpoint` serves with the original model folder, then the same at float32 by `relaunch`.
 
     Raises:
         InputError: `model_dir` is no model folder.
@@ -80,7 +82,30 @@ def run_smoke(
         "dtypes": ["float32", settings.working_dtype],
         "model_digest": model_digest or _folder_digest(model_dir),
     }
-    return _judge(plan, prepared, seen, scores, settings, reference, engine_dtype)
+    judged = _judge(plan, prepared, seen, scores, settings, reference, engine_dtype)
+    if engine_dtype == "float32":
+        return judged
+    check, exact = _exact(judged, plan, scores, settings, relaunch)
+    return judged.model_copy(update={"checks": (*judged.checks, check), "exact": exact})
+
+
+def _exact(
+    judged: SmokeReport, plan: Plan, scores: Scores, settings: SmokeSettings, relaunch: Relaunch
+) -> tuple[Check, ExactParity | None]:
+    """The pass at float32, on the token ids of the first pass."""
+    why = None
+    if not settings.exact:
+        why = "the suite does not ask for it (exact: false)"
+    elif judged.verdict is Verdict.FAIL:
+        why = "the model as it is served has failed already"
+    if why:
+        return Check(name=checks.FLOAT32, verdict=Verdict.SKIPPED, reason=f"not compared at float32: {why}"), None
+    sequences = {
+        name: Sequence(_forced(name, plan, scores), scores.pairs[name].float32)
+        for name in plan.ids
+        if name in scores.pairs
+    }
+    return exact_pass(sequences, relaunch, settings)
 
 
 def _plan(settings: SmokeSettings, prepared: Prepared, max_model_len: int | None) -> Plan:
@@ -159,10 +184,15 @@ async def _teacher_force(engine: Engine, plan: Plan, scores: Scores, seen: Obser
     report("asking the engine for log-probabilities")
 
     async def one(name: str) -> None:
-        ids = [*plan.ids[name], *scores.continuations.get(name, [])]
-        _put(seen.scores, name, await seen.outcomes.of(f"{name}/logprobs", engine.score(ids)))
+        question = engine.score(_forced(name, plan, scores))
+        _put(seen.scores, name, await seen.outcomes.of(f"{name}/logprobs", question))
 
     await asyncio.gather(*(one(name) for name in plan.ids))
+
+
+def _forced(name: str, plan: Plan, scores: Scores) -> list[int]:
+    """The token ids that are scored: a prompt and the reference's own continuation."""
+    return [*plan.ids[name], *scores.continuations.get(name, [])]
 
 
 def _judge(

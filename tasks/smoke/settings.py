@@ -75,6 +75,8 @@ class SmokeSettings(Settings):
     chat_template: Literal["required", "optional"]
     request_timeout: float = Field(gt=0)
     concurrency: int = Field(ge=1)
+    exact: bool = True
+    """Compare once more with the engine started anew at float32."""
     thresholds: Thresholds
     repetition: RepetitionLimits | None = None
     leaks: tuple[str, ...] | None = None
