@@ -12,14 +12,15 @@ from typing import Any
 
 from prefect import flow, task
 
-from day0 import deadline
+from day0 import deadline, progress
 from day0.artifacts.recipe import Recipe
 from day0.artifacts.service import Runtime
 from day0.artifacts.snapshot import Snapshot
 from day0.errors import Cancelled, Day0Error, InputError
+from day0.execution import slug
 from day0.ledger import Ledger, Run
 from day0.release import Release, parse_source
-from day0.stage import Resources, slug, tree_of
+from day0.stage import Resources, tree_of
 from day0.store import Store
 from day0.target import load_target
 from day0.verdict import rung, worst
@@ -112,7 +113,7 @@ def adapt(
         called = stages.submit(operators, snapshot, settings=operator_settings(target, where))
         filled = stages.submit(kernels, called, settings=KernelSettings())
         if planned and stages.wants("service"):
-            _prepare_engine.submit(engine_name, runtime, wait_for=[planned.future], return_state=False)
+            _prepare_engine.submit(engine_name, runtime, resources, wait_for=[planned.future], return_state=False)
         served = stages.submit(
             service,
             shards,
@@ -168,9 +169,10 @@ def bring_up(source: str, target: str = "cpu", **options: Any) -> Report:
 
 
 @task(name="prepare-engine")
-def _prepare_engine(engine: str, runtime: Runtime) -> None:
+def _prepare_engine(engine: str, runtime: Runtime, resources: Resources) -> None:
     """Build the engine's environment while the weights are still being split; the service stage waits for it."""
-    prepare(engine, runtime)
+    with progress.listening("engine", resources.listener):
+        prepare(engine, runtime)
 
 
 def _begin(run_id: str | None, release: Release, revision: str, request: dict[str, Any]) -> str:

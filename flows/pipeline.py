@@ -11,8 +11,9 @@ from prefect.futures import PrefectFuture
 from sqlalchemy import select
 
 from day0.artifacts.base import Artifact, Settings
+from day0.execution import describe, record_cached
 from day0.ledger import ArtifactRecord, Ledger, StageRun
-from day0.stage import Resources, Stage, describe, record_cached
+from day0.stage import Resources, Stage
 from day0.store import Store
 from day0.verdict import Verdict
 

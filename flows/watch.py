@@ -14,8 +14,8 @@ from prefect import flow, get_client
 from prefect.events import Event, Resource
 
 from day0.errors import InputError, Unavailable
+from day0.execution import slug
 from day0.release import parse_source
-from day0.stage import slug
 from flows.trigger import Start, Started, Watcher
 from flows.watch_file import WatchFile, read_watch_file
 

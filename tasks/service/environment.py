@@ -69,7 +69,7 @@ def build_environment(name: str, folder: Path) -> Path:
     target = home() / "environments" / f"{name}-{digest[:16]}"
     if (target / MARKER).is_file():
         return target
-    with build_lock(f"{target.name}.lock", f"another run makes the engine's environment {target.name}"):
+    with build_lock(f"{target.name}.lock", f"the engine's environment {target.name} is being made"):
         if (target / MARKER).is_file():
             return target
         # A venv cannot be moved (its scripts hold its path) and a killed build's pip may still be writing: each build
