@@ -20,8 +20,15 @@ from flows.output import Answer
 @click.option(
     "--concurrency", type=click.IntRange(1, 1_000_000), default=4, show_default=True, help="Sequences at once."
 )
+@click.option("--weight-dtype", help="What the weights are served as, such as float32; by default the model's own.")
 def command(
-    folder: Path, target: str, engine: str | None, runtime: str | None, context: int | None, concurrency: int
+    folder: Path,
+    target: str,
+    engine: str | None,
+    runtime: str | None,
+    context: int | None,
+    concurrency: int,
+    weight_dtype: str | None,
 ) -> Answer:
     """Start an engine on DIR, a model folder or what `day0 reshard --layout vllm` wrote, and leave it running.
 
@@ -46,7 +53,7 @@ def command(
         console.status("starting") as status,
         progress.listening("serve", lambda p: _tell(console, status, escape(p.what))),
     ):
-        spec = _launch(folder, target, engine or where.engines[0], chosen, context, concurrency)
+        spec = _launch(folder, target, engine or where.engines[0], chosen, context, concurrency, weight_dtype)
         with EngineSession("serve", keep=True) as session:
             started = session.start(spec)
     data = {"name": started.name, "endpoint": started.endpoint.url, "ready_seconds": started.ready_seconds}
@@ -59,7 +66,15 @@ def command(
     return Answer(data, show)
 
 
-def _launch(folder: Path, target: str, engine_name: str, runtime: Any, context: int | None, concurrency: int) -> Any:
+def _launch(
+    folder: Path,
+    target: str,
+    engine_name: str,
+    runtime: Any,
+    context: int | None,
+    concurrency: int,
+    weight_dtype: str | None,
+) -> Any:
     """Plan the folder for the target as `adapt` does, and turn the plan into a launch."""
     from day0.architecture.structure import structure_of
     from day0.checkpoint import read_config
@@ -80,6 +95,7 @@ def _launch(folder: Path, target: str, engine_name: str, runtime: Any, context: 
         "target": target,
         "context": min(context or 4096, profile.context_length),
         "concurrency": concurrency,
+        "weight_dtype": weight_dtype,
         "tp": ranks.tp,
         "pp": ranks.pp,
         "devices": ranks.tp * ranks.pp,

@@ -18,7 +18,10 @@ from flows import output
     help="The original model folder.",
 )  # fmt: skip
 @click.option("--suite", default="smoke", show_default=True, help="A file of configs/suites/.")
-@click.option("--engine-dtype", default="unknown", help="What the engine computes in, for the record.")
+@click.option(
+    "--engine-dtype", default="unknown", type=click.Choice(["unknown", "bfloat16", "float16", "float32"]),
+    help="What the engine computes in; at float32 it is held to a limit of its own.",
+)  # fmt: skip
 def command(url: str, folder: Path, suite: str, engine_dtype: str) -> output.Answer:
     import sys
 

@@ -32,7 +32,7 @@ BLOCK = 256
 GROWTH = {"bfloat16": 2, "float16": 2, "auto": 2}
 REMEDY = (
     "an engine that runs already cannot be started anew at float32; "
-    "serve the same files at float32 and give --engine-dtype float32"
+    "serve the same files at float32 (`day0 serve DIR --weight-dtype float32`) and give --engine-dtype float32"
 )
 
 

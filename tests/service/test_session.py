@@ -91,6 +91,36 @@ def test_a_killed_engine_is_diagnosed_and_not_restarted(home: Path, scripted: Sc
             session.endpoint(service)
 
 
+def test_another_launch_takes_the_place_of_the_one_that_runs(home: Path, scripted: Scripted) -> None:
+    """As smoke asks for the service at float32, and the benchmark for the service again."""
+    with EngineSession("run") as session:
+        service = service_of(scripted(stub.READY))
+        command = (*service.launch.command, "--dtype", "float32")
+        other = service.model_copy(update={"launch": service.launch.model_copy(update={"command": command})})
+        first = session.endpoint(service)
+        second = session.endpoint(other)
+        assert [record.launch.command for record in registry.records()] == [command]
+        with pytest.raises(httpx.ConnectError):
+            httpx.get(first.url, trust_env=False)
+        third = session.endpoint(service)
+        assert [record.launch for record in registry.records()] == [service.launch]
+        assert third.diagnose() is None
+        assert second.diagnose() is not None
+
+
+def test_a_launch_that_fails_leaves_the_way_free_for_the_former(home: Path, scripted: Scripted) -> None:
+    with EngineSession("run") as session:
+        service = service_of(scripted(stub.READY))
+        broken = service.launch.model_copy(
+            update={"command": ("python", "python3", "-c", "raise SystemExit('no float32')")}
+        )
+        session.endpoint(service)
+        with pytest.raises(EngineDied, match="no float32"):
+            session.endpoint(service.model_copy(update={"launch": broken}))
+        assert registry.records() == []
+        assert session.endpoint(service).diagnose() is None
+
+
 def test_the_engine_is_stopped_when_the_body_fails(home: Path, scripted: Scripted) -> None:
     with pytest.raises(KeyboardInterrupt), EngineSession("run") as session:
         session.start(scripted(stub.READY))
