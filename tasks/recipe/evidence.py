@@ -159,6 +159,8 @@ def _smoke_numbers(report: SmokeReport) -> Iterator[tuple[str, str]]:
         yield "ratio to rounding", f"{report.ratio:.2f}"
     if report.top1_agreement is not None:
         yield "top-1 agreement", f"{report.top1_agreement:.1%}"
+    if report.exact:
+        yield "mean error at float32", f"{report.exact.error.mean:.1e} nats"
 
 
 def _benchmark_numbers(report: BenchmarkReport) -> Iterator[tuple[str, str]]:

@@ -24,6 +24,7 @@ from tasks.smoke import exact, reference_client
 from tasks.smoke.exact import BLOCK, NAME, NotPossible, float32_service, option, with_option
 from tasks.smoke.reference_client import Pair, Prepared, Scored, Scores
 from tasks.smoke.render import show
+from tasks.smoke.run import run_smoke
 from tasks.smoke.settings import SmokeSettings, load_settings
 from tasks.smoke.task import smoke
 from tests.smoke.server import IDS, serving
@@ -304,6 +305,12 @@ def test_an_option_is_set_once(given: tuple[str, ...]) -> None:
     assert with_option(given, "--dtype", "float32") == ("x", "--dtype", "float32")
 
 
-def test_running_endpoint_tells_the_remedy() -> None:
-    with pytest.raises(NotPossible, match="--engine-dtype float32"):
-        exact.no_relaunch(10)
+def test_running_endpoint_is_judged_without_it_and_the_remedy_told(service: Service, settings: SmokeSettings) -> None:
+    """As `day0 smoke --endpoint` does: the verdict is that of all other checks."""
+    with serving() as url:
+        report = run_smoke(Endpoint(url, "stub"), Path(service.launch.model_path), settings)
+    check = next(check for check in report.checks if check.name == NAME)
+    assert check.verdict is Verdict.SKIPPED
+    assert "day0 serve DIR --weight-dtype float32" in check.reason
+    assert "--engine-dtype float32" in check.reason
+    assert report.verdict is Verdict.PASS
