@@ -17,7 +17,7 @@ from day0.artifacts.recipe import Recipe
 from day0.artifacts.service import Runtime
 from day0.artifacts.snapshot import Snapshot
 from day0.errors import Cancelled, Day0Error, InputError
-from day0.execution import slug
+from day0.execution import describe, slug
 from day0.ledger import Ledger, Run
 from day0.release import Release, parse_source
 from day0.stage import Resources, tree_of
@@ -101,7 +101,7 @@ def adapt(
     request = {"source": exact, "target": target, "engine": engine_name, "runtime": runtime, "until": until}
     run = _begin(run_id, release, pinned.revision or "", request)
     view = RunView()
-    with view, EngineSession(run) as session:
+    with _noting_errors(run), view, EngineSession(run) as session:
         resources = Resources({"engine": session}, view.on_progress)
         stages = Pipeline(
             run, resources, until=until, refresh_from=ORDER[0] if fresh else refresh_from, on_end=view.on_end
@@ -203,6 +203,17 @@ def _begin(run_id: str | None, release: Release, revision: str, request: dict[st
     return run_id
 
 
+@contextmanager
+def _noting_errors(run_id: str) -> Iterator[None]:
+    """Keep in the run's record why it broke off; its stages say for themselves why they failed."""
+    try:
+        yield
+    except BaseException as error:
+        with Ledger().session() as session:
+            session.get_one(Run, run_id).error = describe(error) if str(error) else type(error).__name__
+        raise
+
+
 def _end(
     run_id: str, target: str, outcomes: list[Outcome], snapshot: Snapshot | None, handed_over: Recipe | None
 ) -> Report:
@@ -212,7 +223,7 @@ def _end(
     recipe_path = str(tree_of(handed_over)) if handed_over else None
     with Ledger().session() as session:
         run = session.get_one(Run, run_id)
-        run.verdict, run.rung, run.recipe = verdict, reached, recipe_path
+        run.verdict, run.rung, run.recipe, run.error = verdict, reached, recipe_path, None
         if snapshot:
             run.revision = snapshot.revision
         release = {

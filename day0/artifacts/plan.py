@@ -74,3 +74,13 @@ class ParallelPlan(Artifact):
     """Neutral engine arguments: `tensor_parallel_size`, `pipeline_parallel_size`, `data_parallel_size` (of several
     replicas), `max_model_len`, `max_num_seqs` (of one replica), `max_num_batched_tokens`, `dtype`, `kv_cache_dtype`
     (`auto` where it is that of the weights), `kv_cache_bytes` (per device). Empty when the plan is not feasible."""
+
+    @property
+    def summary(self) -> str:
+        if self.chosen is None:
+            return super().summary
+        device, gib = self.chosen.per_device, 1 << 30
+        return (
+            f"TP {self.chosen.tp} x PP {self.chosen.pp} x DP {self.chosen.dp} on {self.chosen.devices} device(s) of "
+            f"{self.target}; {device.total / gib:.1f} of {device.capacity / gib:.1f} GiB each; context {self.context:,}"
+        )

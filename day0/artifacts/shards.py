@@ -34,3 +34,10 @@ class RankShards(Artifact):
     bytes_written: int
     """The sizes of `files` together."""
     dropped: tuple[Dropped, ...] = ()
+
+    @property
+    def summary(self) -> str:
+        return (
+            f"{self.bytes_written / 1e9:.2f} GB in {self.ranks} rank(s) as {self.engine} loads them; "
+            f"every source tensor used once, {len(self.dropped)} dropped"
+        )

@@ -42,5 +42,12 @@ class Snapshot(Artifact):
     digests_from: Literal["hub", "manifest", "none"]
     """What the contents were compared with; `none`: hashed, but there was nothing to compare with."""
 
+    @property
+    def summary(self) -> str:
+        compared = {"none": "nothing to compare their digests with"}.get(
+            self.digests_from, f"every digest as the {self.digests_from} says"
+        )
+        return f"{len(self.files)} files, {self.bytes / 1e9:.2f} GB, {self.tensors:,} tensors; {compared}"
+
     def tree(self, store_tree: Path) -> Path:
         return Path(self.location)
