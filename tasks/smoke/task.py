@@ -7,7 +7,7 @@ from pathlib import Path
 from day0.artifacts.service import Service
 from day0.artifacts.smoke import SmokeReport
 from day0.artifacts.snapshot import Snapshot
-from day0.endpoint import Endpoint, EngineDied, LiveEngine
+from day0.endpoint import Endpoint, LiveEngine
 from day0.stage import MINUTES, stage
 from tasks.smoke.exact import float32_service, option
 from tasks.smoke.run import run_smoke
@@ -24,8 +24,7 @@ def smoke(snapshot: Snapshot, service: Service, settings: SmokeSettings, engine:
 
     def relaunch(tokens: int) -> Endpoint:
         exact = float32_service(service, tokens)
-        if died := served.diagnose():
-            raise EngineDied(died)
+        engine.endpoint(service)  # says so if the engine has ended meanwhile, which a new one would hide
         return engine.endpoint(exact)
 
     return run_smoke(

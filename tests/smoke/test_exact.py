@@ -145,7 +145,7 @@ def test_right_files_pass_at_float32(service: Service, settings: SmokeSettings) 
     assert report.exact.error.count == check.measured["positions"] == 8 + 19 + 6
     assert report.exact.error.mean < 1e-6
     assert set(report.exact.worst) == {"text", "scored", "chat"}
-    assert [option(s.launch.command, "--dtype") for s in engine.asked] == ["bfloat16", "float32"]
+    assert [option(s.launch.command, "--dtype") for s in engine.asked] == ["bfloat16", "bfloat16", "float32"]
     SmokeReport.from_json(json.loads(json.dumps(report.to_json())))
     out = StringIO()
     show(report, Console(file=out, width=120))
