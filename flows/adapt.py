@@ -18,6 +18,7 @@ from day0.artifacts.service import Runtime
 from day0.artifacts.snapshot import Snapshot
 from day0.errors import Cancelled, Day0Error, InputError
 from day0.execution import describe, slug
+from day0.files import digest_of
 from day0.ledger import Ledger, Run
 from day0.release import Release, parse_source
 from day0.stage import Resources, tree_of
@@ -91,6 +92,7 @@ def adapt(
     """
     where = load_target(target)
     engine_name = engine or where.engines[0]
+    how = load_engine(engine_name)
     release, pinned = parse_source(source), pin(source)
     if runtime not in where.runtimes:
         raise InputError(f"target {target} has no runtime {runtime!r}; it has: {', '.join(where.runtimes)}")
@@ -122,7 +124,8 @@ def adapt(
             settings=ServiceSettings(
                 engine=engine_name,
                 runtime=runtime,
-                lock_digest=lock_digest(load_engine(engine_name).folder),
+                lock_digest=lock_digest(how.folder),
+                config_digest=digest_of(how.to_json()),
                 model_name=served_name(release.name),
             ),
         )

@@ -19,13 +19,14 @@ def served_name(release: str) -> str:
 
 
 class ServiceSettings(Settings):
-    """`lock_digest` is that of the engine's folder in images/ (`environment.lock_digest`): a changed environment is
-    another service."""
+    """`lock_digest` is that of the engine's folder in images/ (`environment.lock_digest`), `config_digest` that of its
+    file in configs/engines/: a changed environment, or another way to start it, is another service."""
 
     engine: str
     """Name of a file in configs/engines/."""
     runtime: Runtime
     lock_digest: str
+    config_digest: str
     model_name: ServedName = "model"
     """What clients call the model."""
     ready_timeout: float | None = Field(default=None, gt=0)
