@@ -6,19 +6,29 @@ import ast
 import functools
 import hashlib
 import platform
+import threading
 from collections.abc import Iterator, Sequence
 from importlib import metadata
 from pathlib import Path
 
 from day0.home import PROJECT
 
+#: CPython's parser keeps its recursion depth for the whole interpreter: two threads in `ast.parse` at once can end in
+#: `SystemError: AST constructor recursion depth mismatch` (seen on 3.11.7).
+_parsing = threading.Lock()
 
-@functools.cache
+
 def code_digest(folder: Path) -> str:
     """SHA-256 over every file of a stage's folder and every module of day0/ that they import, however indirectly.
 
     A stage whose code, or whose shared code, was mended therefore runs again.
     """
+    with _parsing:
+        return _code_digest(folder)
+
+
+@functools.cache
+def _code_digest(folder: Path) -> str:
     digest = hashlib.sha256()
     for path in sorted({*_files(folder), *_imported(folder)}):
         relative = path.relative_to(PROJECT).as_posix()

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import JSON, ForeignKey, String, Text, UniqueConstraint, create_engine, event, select
+from sqlalchemy import JSON, ForeignKey, String, Text, UniqueConstraint, create_engine, event, func, select
 from sqlalchemy.engine import Engine
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, relationship
@@ -156,15 +156,22 @@ class Ledger:
                 _ = stage.artifact
             return run
 
-    def usable(self, session: Session, key: str) -> ArtifactRecord | None:
+    def usable(self, key: str) -> ArtifactRecord | None:
         """The newest artifact under `key` that may be taken again."""
         query = select(ArtifactRecord).where(ArtifactRecord.key == key, ArtifactRecord.superseded.is_(None))
-        return session.scalars(query.order_by(ArtifactRecord.id.desc()).limit(1)).first()
+        with self.session() as session:
+            return session.scalars(query.order_by(ArtifactRecord.id.desc()).limit(1)).first()
 
-    def generation(self, session: Session, key: str) -> int:
+    def supersede(self, record: ArtifactRecord, why: str) -> None:
+        """See to it that an artifact is not taken again."""
+        with self.session() as session:
+            session.get_one(ArtifactRecord, record.id).superseded = why
+
+    def generation(self, key: str) -> int:
         """How many artifacts under `key` have been superseded."""
-        query = select(ArtifactRecord).where(ArtifactRecord.key == key, ArtifactRecord.superseded.is_not(None))
-        return len(session.scalars(query).all())
+        superseded = ArtifactRecord.key == key, ArtifactRecord.superseded.is_not(None)
+        with self.session() as session:
+            return session.scalar(select(func.count()).select_from(ArtifactRecord).where(*superseded)) or 0
 
 
 def migrate(engine: Engine) -> None:

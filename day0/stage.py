@@ -69,7 +69,7 @@ class Stage(Generic[P, A]):
             retry_condition_fn=_worth_a_retry,
             persist_result=True,
             result_serializer="json",
-            cache_policy=CacheKeyFnPolicy(cache_key_fn=lambda _context, given: self._fresh_key(given)),
+            cache_policy=CacheKeyFnPolicy(cache_key_fn=lambda _context, given: self._prefect_key(given)),
         )(self._body())
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> A:
@@ -106,16 +106,21 @@ class Stage(Generic[P, A]):
             else:
                 self.settings = kind
 
-    def _fresh_key(self, given: Mapping[str, Any]) -> str:
-        """The key with its generation, after a look at whether what it stands for is still whole and wanted."""
-        key = self.key(given["inputs"], given["settings"])
-        store, ledger = Store(), Ledger()
-        with ledger.session() as session:
-            while (record := ledger.usable(session, key)) and (why := given["force"] or _damage(store, record, self)):
-                record.superseded = why
-                session.flush()
-                logging.getLogger(f"day0.{self.name}").warning("made again: %s", why)
-            return f"{key}/{ledger.generation(session, key)}"
+    def recorded(
+        self, inputs: Mapping[str, str | None], settings: Mapping[str, Any], force: str | None = None
+    ) -> tuple[str, ArtifactRecord | None]:
+        """The cache key with its generation, and the record that may be taken under it: one that is still whole.
+
+        `force` says why none may be taken. A record that may not be taken is superseded.
+        """
+        key, ledger, store = self.key(inputs, settings), Ledger(), Store()
+        while (record := ledger.usable(key)) and (why := force or _damage(store, record, self)):
+            ledger.supersede(record, why)
+            logging.getLogger(f"day0.{self.name}").warning("made again: %s", why)
+        return f"{key}/{ledger.generation(key)}", record
+
+    def _prefect_key(self, given: Mapping[str, Any]) -> str:
+        return self.recorded(given["inputs"], given["settings"], given["force"])[0]
 
     def _body(self) -> Callable[..., str]:
         def body(

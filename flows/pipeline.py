@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from prefect.futures import PrefectFuture
-from sqlalchemy import select
+from sqlalchemy import func, select
 
 from day0.artifacts.base import Artifact, Settings
 from day0.execution import describe, record_cached
@@ -87,6 +87,9 @@ class Pipeline:
         self.refresh = ORDER.index(refresh_from) if refresh_from else len(ORDER)
         self.pending: list[Pending[Any]] = []
         self.ledger = Ledger()
+        with self.ledger.session() as session:
+            # What an earlier go at this run recorded says nothing of how a stage ends now.
+            self.before = session.scalar(select(func.max(StageRun.id)).filter_by(run_id=run_id)) or 0
 
     def wants(self, name: str) -> bool:
         """Whether a stage is to run, as far as `--until` goes."""
@@ -162,11 +165,20 @@ class Pipeline:
             if record is not None:
                 record_cached(self.ledger, self.run_id, record)
         with self.ledger.session() as session:
-            query_row = select(StageRun).filter_by(run_id=self.run_id, stage=name).order_by(StageRun.id.desc())
-            row = session.scalars(query_row.limit(1)).first()
+            query_row = select(StageRun).filter_by(run_id=self.run_id, stage=name).where(StageRun.id > self.before)
+            row = session.scalars(query_row.order_by(StageRun.id.desc()).limit(1)).first()
             if row is None or row.state == "running":
-                reason = describe(state.result(raise_on_failure=False)) if state.is_final() else "it did not end"
-                return Outcome(name, Verdict.FAIL, reason, None, 0.0, False, 1)
+                # It failed outside its body, which keeps its own record.
+                error = state.result(raise_on_failure=False)
+                row = row or StageRun(run_id=self.run_id, stage=name, cached=False, seconds=0.0)
+                row.state, row.verdict, row.exit_code = "error", Verdict.FAIL, 1
+                row.reason = (
+                    describe(error)
+                    if isinstance(error, BaseException)
+                    else f"it ended as {state.name}: {state.message}"
+                )
+                session.add(row)
+                session.flush()
             digest = row.artifact.digest if row.artifact else None
             verdict = Verdict(row.verdict or Verdict.FAIL)
             return Outcome(name, verdict, row.reason, digest, row.seconds, row.cached, row.exit_code)

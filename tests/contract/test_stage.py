@@ -26,11 +26,11 @@ pytestmark = [pytest.mark.orchestrator, pytest.mark.usefixtures("calls_file")]
 _numbers = itertools.count()
 
 
-def run(build: Callable[[Pipeline], Any], **options: Any) -> list[Outcome]:
+def run(build: Callable[[Pipeline], Any], run_id: str | None = None, **options: Any) -> list[Outcome]:
     """A flow run of what `build` submits."""
-    run_id = f"run-{os.getpid()}-{next(_numbers)}"
+    run_id = run_id or f"run-{os.getpid()}-{next(_numbers)}"
     with Ledger().session() as session:
-        session.add(Run(id=run_id, source="dir:toy", target="cpu", request={}))
+        session.merge(Run(id=run_id, source="dir:toy", target="cpu", request={}))
 
     @flow(name="toy")
     def toy_flow() -> list[Outcome]:
@@ -134,6 +134,34 @@ def test_a_failed_verdict_is_recorded_and_stops_what_needs_it_and_is_not_reused(
         assert "download: fail" in outcomes[name].reason
     assert summary(run(build))["download"] == ("fail", False)
     assert toy.calls() == ["download", "download"]
+
+
+def test_a_stage_that_fails_before_its_body_is_reported_as_that_and_not_as_it_was_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    run_id = "run-before-its-body"
+    assert {o.verdict for o in run(chain("body"), run_id=run_id)} == {Verdict.PASS}
+
+    def broken(self: Store, digest: str, kind: type[Any]) -> Any:
+        raise ZeroDivisionError("the disk is upside down")
+
+    monkeypatch.setattr(Store, "get", broken)
+    outcomes = {o.name: o for o in run(chain("body"), run_id=run_id)}
+    assert outcomes["download"].verdict is Verdict.FAIL
+    assert "ZeroDivisionError: the disk is upside down" in outcomes["download"].reason
+    assert outcomes["reshard"].reason == "not run (download: fail)"
+    assert {s.stage: s.verdict for s in Ledger().run(run_id).stages}["download"] == Verdict.FAIL
+
+
+def test_digests_of_code_are_taken_by_many_threads() -> None:
+    from concurrent.futures import ThreadPoolExecutor
+
+    from day0 import fingerprint
+
+    fingerprint._code_digest.cache_clear()
+    with ThreadPoolExecutor(16) as pool:
+        found = list(pool.map(lambda _: fingerprint.code_digest(toy.make_text.folder), range(64)))
+    assert len(set(found)) == 1
 
 
 def test_an_absent_service_is_tried_again_and_its_exit_code_kept() -> None:
