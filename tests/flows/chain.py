@@ -32,7 +32,8 @@ class Home:
 
     def env(self, **more: str) -> dict[str, str]:
         """The environment of a command: without what the tests' own process set for Prefect."""
-        clean = {k: v for k, v in os.environ.items() if not k.startswith(("PREFECT_", "DAY0_"))}
+        ours = ("DAY0_HOME", "DAY0_SERVER_PORT", "DAY0_LEDGER_URL")
+        clean = {k: v for k, v in os.environ.items() if not k.startswith("PREFECT_") and k not in ours}
         return clean | {"DAY0_HOME": str(self.root)} | more
 
     def start(self, *arguments: str, **env: str) -> subprocess.Popen[str]:
