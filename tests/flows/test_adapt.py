@@ -216,6 +216,7 @@ def test_the_same_through_docker_with_its_fences(home: Home, release: Path, adap
 
 @pytest.mark.docker
 def test_an_absent_docker_daemon_is_a_service_that_is_not_there(home: Home, release: Path) -> None:
-    exit_code, result = home.day0("adapt", f"dir:{release}", "--runtime", "docker", DOCKER_HOST="tcp://127.0.0.1:1")
+    nowhere = "tcp://127.0.0.1:1"
+    exit_code, result = home.day0("adapt", f"dir:{release}", "--runtime", "docker", "--fresh", DOCKER_HOST=nowhere)
     assert exit_code == 4
     assert "Docker" in reason(result, "service")
