@@ -66,5 +66,5 @@ def _convert(gguf: Path, release: Path) -> None:
 
 
 if __name__ == "__main__":
-    os.environ["HF_HUB_OFFLINE"] = "1"
+    os.environ |= {"HF_HUB_OFFLINE": "1", "TQDM_DISABLE": "1"}
     print(make_smollm2(Path(sys.argv[1]).resolve()))
