@@ -100,7 +100,11 @@ class StageRun(Base):
 
 
 class Seen(Base):
-    """A release that the watcher has started on a target: once, however often it is seen."""
+    """A release that the watcher has started on a target: once, however often it is seen.
+
+    `revision` is the digest of what matters in it (weights, configs, tokenizer), so that a commit that changes only its
+    README is no new release.
+    """
 
     __tablename__ = "seen"
     __table_args__ = (UniqueConstraint("source", "revision", "target"),)
