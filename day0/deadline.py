@@ -8,13 +8,19 @@ reported as what it was: a timeout or a cancellation.
 
 from __future__ import annotations
 
+import asyncio
+import fcntl
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from pathlib import Path
+from typing import Any, TypeVar
 
 from day0.errors import Cancelled, StageTimeout
+
+T = TypeVar("T")
 
 _current: ContextVar[Deadline | None] = ContextVar("deadline", default=None)
 _active: set[Deadline] = set()
@@ -102,6 +108,41 @@ class Deadline:
 def current() -> Deadline:
     """The deadline of the running stage; outside a stage, one that never passes."""
     return _current.get() or Deadline("this command", None)
+
+
+def run_async(main: Coroutine[Any, Any, T]) -> T:
+    """`asyncio.run` whose task is cancelled when the current deadline passes; its connections close as it unwinds."""
+
+    async def guarded() -> T:
+        loop, task = asyncio.get_running_loop(), asyncio.current_task()
+        assert task is not None
+
+        def end() -> None:
+            loop.call_soon_threadsafe(task.cancel)
+
+        with current().guard(end):
+            return await main
+
+    return asyncio.run(guarded())
+
+
+@contextmanager
+def file_lock(path: Path, waiting: Callable[[], None] = lambda: None) -> Iterator[None]:
+    """Hold the lock file at `path`, waiting for it within the current deadline; `waiting` is called every second.
+
+    The kernel frees the lock when its holder ends, however it ends.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w") as file:
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                current().check()
+                waiting()
+                time.sleep(1.0)
+        yield
 
 
 def cancel_all(reason: str) -> None:

@@ -63,7 +63,7 @@ def run_benchmark(
     started, load_before = datetime.now(UTC), machine.load_average()
     report("memory bandwidth")
     read_bandwidth = bandwidth.measure()
-    engine_version, warm_up, runs = _until_deadline(endpoint, prompts, settings)
+    engine_version, warm_up, runs = deadline.run_async(_measure(endpoint, prompts, settings))
     load_after = machine.load_average()
     files: tuple[FileRef, ...] = ()
     if records is not None:
@@ -101,25 +101,6 @@ def run_benchmark(
         cells=cells,
         roofline=found,
     )
-
-
-def _until_deadline(
-    endpoint: Endpoint, prompts: Prompts, settings: BenchmarkSettings
-) -> tuple[str | None, list[Result], list[CellRun]]:
-    """Run the load in an event loop that the stage's deadline ends, connections included."""
-
-    async def measure() -> tuple[str | None, list[Result], list[CellRun]]:
-        task = asyncio.current_task()
-        loop = asyncio.get_running_loop()
-        assert task is not None
-
-        def end() -> None:
-            loop.call_soon_threadsafe(task.cancel)
-
-        with deadline.current().guard(end):
-            return await _measure(endpoint, prompts, settings)
-
-    return asyncio.run(measure())
 
 
 async def _measure(

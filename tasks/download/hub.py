@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import fcntl
 import logging
 import os
 import shutil
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from day0 import deadline
@@ -40,7 +37,7 @@ def fetch_hub(source: Release, revision: str | None) -> Snapshot:
     if not manifest.files:
         raise InputError(f"{source.name} at {release.commit} holds no file that may be fetched")
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with _sole(folder.with_name(f"{release.commit}.lock")):
+    with deadline.file_lock(folder.with_name(f"{release.commit}.lock")):
         report = _complete(release, manifest, folder)
     left = [name for name in sorted(release.files) if is_unsafe(name)]
     detail = "code, or a format that can run code when loaded: it was not fetched"
@@ -129,17 +126,3 @@ def _need_space(needed: int, place: Path) -> None:
 
 def _partial(folder: Path) -> Path:
     return folder.with_name(f"{folder.name}.partial")
-
-
-@contextmanager
-def _sole(lock: Path) -> Iterator[None]:
-    """Wait until no other process fetches the same release."""
-    with lock.open("w") as file:
-        while True:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                deadline.current().check()
-                time.sleep(0.2)
-        yield

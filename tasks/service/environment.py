@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import logging
 import os
@@ -10,16 +9,14 @@ import platform
 import re
 import shutil
 import sys
-import time
 import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from day0 import deadline
 from day0.artifacts.service import Runtime
+from day0.deadline import file_lock
 from day0.errors import Unavailable
 from day0.files import digest_of, sha256_file, write_json
 from day0.home import home
@@ -90,21 +87,9 @@ def build_environment(name: str, folder: Path) -> Path:
     return target
 
 
-@contextmanager
-def build_lock(name: str, waiting: str) -> Iterator[None]:
-    """Hold a lock file of `$DAY0_HOME/environments/`; the kernel frees it when its holder ends, however it ends."""
-    folder = home() / "environments"
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / name).open("w") as file:
-        while True:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                deadline.current().check()
-                report(f"waiting: {waiting}")
-                time.sleep(1.0)
-        yield
+def build_lock(name: str, waiting: str) -> AbstractContextManager[None]:
+    """Hold a lock file of `$DAY0_HOME/environments/`, so that one process builds and the others wait for it."""
+    return file_lock(home() / "environments" / name, lambda: report(f"waiting: {waiting}"))
 
 
 def torch_source() -> list[str]:

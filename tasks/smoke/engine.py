@@ -273,20 +273,12 @@ def ask(endpoint: Endpoint, timeout: float, concurrency: int, questions: Callabl
     """
 
     async def main() -> T:
-        task = asyncio.current_task()
-        loop = asyncio.get_running_loop()
-        assert task is not None
+        # certificates are read only where they are needed: it takes longer than many answers
+        tls = endpoint.url.startswith("https:")
+        async with httpx.AsyncClient(base_url=endpoint.url, timeout=timeout, trust_env=False, verify=tls) as http:
+            return await questions(Engine(endpoint, http, concurrency))
 
-        def end() -> None:
-            loop.call_soon_threadsafe(task.cancel)
-
-        with deadline.current().guard(end):
-            # certificates are read only where they are needed: it takes longer than many answers
-            tls = endpoint.url.startswith("https:")
-            async with httpx.AsyncClient(base_url=endpoint.url, timeout=timeout, trust_env=False, verify=tls) as http:
-                return await questions(Engine(endpoint, http, concurrency))
-
-    return asyncio.run(main())
+    return deadline.run_async(main())
 
 
 @dataclass

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
@@ -61,3 +63,32 @@ def test_an_error_of_the_body_stays_what_it_is_while_there_is_time() -> None:
 def test_outside_a_stage_there_is_no_limit() -> None:
     assert deadline.current().remaining() is None
     assert deadline.current().remaining(at_most=5) == 5
+
+
+def test_a_lock_is_waited_for_until_the_deadline(tmp_path: Path) -> None:
+    path, waited = tmp_path / "locks" / "a.lock", []
+
+    def take() -> None:
+        with deadline.file_lock(path, lambda: waited.append(1)):
+            pytest.fail("it was held")
+
+    with deadline.file_lock(path), deadline.Deadline("it", 1.5).running(), pytest.raises(StageTimeout):
+        take()
+    assert waited
+    with deadline.file_lock(path, lambda: pytest.fail("it is free")):
+        pass
+
+
+def test_an_event_loop_ends_with_the_deadline() -> None:
+    async def forever() -> None:
+        await asyncio.sleep(600)
+
+    with deadline.Deadline("it", 0.3).running(), pytest.raises(StageTimeout):
+        deadline.run_async(forever())
+
+
+def test_an_event_loop_gives_its_result() -> None:
+    async def answer() -> int:
+        return 42
+
+    assert deadline.run_async(answer()) == 42
