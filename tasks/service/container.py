@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import platform
-import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -15,11 +14,12 @@ from docker.types import Mount
 from day0.artifacts.service import LaunchSpec
 from day0.errors import CheckFailed, Unavailable
 from day0.home import home
-from tasks.service import logs, registry
+from tasks.service import registry
 from tasks.service.engine import EngineConfig
 from tasks.service.image import OWNER_LABEL, docker_client
 from tasks.service.launch import CONTAINER_MODEL, CONTAINER_PORT
 from tasks.service.process import exit_reason
+from tasks.service.runtime import Handle
 
 USER = "10001:10001"
 #: Threads count as processes here, and an engine starts several for each core and library.
@@ -37,39 +37,20 @@ HEALTH = (
 )
 
 
-class ContainerHandle:
+class ContainerHandle(Handle):
     """An engine in its container."""
 
     def __init__(self, name: str, url: str, container_id: str, engine: EngineConfig, grace: float) -> None:
-        self.name, self.url = name, url
-        self._id, self._engine, self._grace = container_id, engine, grace
-        self._lock = threading.Lock()
-        self._how: str | None = None
-        self._last_words: list[str] | None = None
-
-    def ended(self) -> str | None:
-        with self._lock:
-            if self._how is None:
-                self._how = self._look()
-            return self._how
-
-    def last_error(self) -> str:
-        with self._lock:
-            lines = self._last_words if self._last_words is not None else self._log()
-        return logs.last_error(lines, self._engine.log_prefix, self._engine.generic_errors)
+        super().__init__(name, url, engine)
+        self._id, self._grace = container_id, grace
 
     def security(self) -> dict[str, Any]:
         with docker_client() as client:
             return security_of(client.containers.get(self._id).attrs)
 
-    def stop(self) -> None:
-        with self._lock:
-            if self._last_words is not None:
-                return
-            self._how = self._how or self._look() or "day0 stopped it"
-            self._last_words = self._log()
-            remove_container(self._id, self.name, self._grace)
-            registry.forget(self.name)
+    def _remove(self) -> None:
+        remove_container(self._id, self.name, self._grace)
+        registry.forget(self.name)
 
     def _look(self) -> str | None:
         with docker_client() as client:

@@ -9,7 +9,6 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from day0.artifacts.service import LaunchSpec
 from day0.errors import Unavailable
 from tasks.service import logs, registry, supervisor
 from tasks.service.engine import EngineConfig
+from tasks.service.runtime import Handle
 
 START_LIMIT = 30.0
 
@@ -26,21 +26,15 @@ START_LIMIT = 30.0
 PASSED_ON = ("HOME", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "OMP_NUM_THREADS", "TMPDIR", "TZ", "USER", "XDG_CACHE_HOME")
 
 
-class ProcessHandle:
+class ProcessHandle(Handle):
     """An engine under its supervisor."""
 
     def __init__(self, record: registry.EngineRecord, engine: EngineConfig, watcher: subprocess.Popen[bytes]) -> None:
-        self.name, self.url = record.name, record.url
-        self._record, self._engine, self._watcher = record, engine, watcher
-        self._lock = threading.Lock()
-        self._how: str | None = None
-        self._last_words: list[str] | None = None
+        super().__init__(record.name, record.url, engine)
+        self._record, self._watcher = record, watcher
 
-    def ended(self) -> str | None:
-        with self._lock:
-            if self._how is None:
-                self._how = self._look()
-            return self._how
+    def security(self) -> dict[str, Any]:
+        return {"user": getpass.getuser(), "uid": os.getuid(), "bound_to": self.url.removeprefix("http://")}
 
     def _look(self) -> str | None:
         gone = self._watcher.poll() is not None  # before the status is read: it is written before the supervisor ends
@@ -49,23 +43,14 @@ class ProcessHandle:
             return exit_reason(code)
         return "its supervisor was killed" if gone else None
 
-    def last_error(self) -> str:
-        lines = self._last_words if self._last_words is not None else logs.tail(registry.folder() / f"{self.name}.log")
-        return logs.last_error(lines, self._engine.log_prefix, self._engine.generic_errors)
+    def _log(self) -> list[str]:
+        return logs.tail(registry.folder() / f"{self.name}.log")
 
-    def security(self) -> dict[str, Any]:
-        return {"user": getpass.getuser(), "uid": os.getuid(), "bound_to": self.url.removeprefix("http://")}
-
-    def stop(self) -> None:
-        with self._lock:
-            if self._last_words is not None:
-                return
-            self._how = self._how or self._look() or "day0 stopped it"
-            self._last_words = logs.tail(registry.folder() / f"{self.name}.log")
-            registry.stop(self._record)
-            if self._watcher.stdin:
-                self._watcher.stdin.close()
-            self._watcher.wait()
+    def _remove(self) -> None:
+        registry.stop(self._record)
+        if self._watcher.stdin:
+            self._watcher.stdin.close()
+        self._watcher.wait()
 
 
 def start_process(spec: LaunchSpec, engine: EngineConfig, name: str, run: str, keep: bool) -> ProcessHandle:

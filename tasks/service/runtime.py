@@ -2,33 +2,62 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+import threading
+from abc import ABC, abstractmethod
+from typing import Any
 
 from day0.artifacts.service import LaunchSpec
+from tasks.service import logs
 from tasks.service.engine import EngineConfig
 
 
-class Handle(Protocol):
-    """A started engine."""
+class Handle(ABC):
+    """A started engine. How it ended and what it last said are kept, since both are gone once it is removed."""
 
-    name: str
-    url: str
+    def __init__(self, name: str, url: str, engine: EngineConfig) -> None:
+        self.name, self.url = name, url
+        self._engine = engine
+        self._lock = threading.Lock()
+        self._how: str | None = None
+        self._last_words: list[str] | None = None
 
     def ended(self) -> str | None:
         """None while it runs; else how it ended, such as `exit code 1` or `killed by SIGKILL`."""
-        ...
+        with self._lock:
+            if self._how is None:
+                self._how = self._look()
+            return self._how
 
     def last_error(self) -> str:
         """The last error line of its own log."""
-        ...
-
-    def security(self) -> dict[str, Any]:
-        """How it is fenced in, as the system tells it, not as it was asked for."""
-        ...
+        with self._lock:
+            lines = self._last_words if self._last_words is not None else self._log()
+        return logs.last_error(lines, self._engine.log_prefix, self._engine.generic_errors)
 
     def stop(self) -> None:
         """End it and everything that it started; harmless when it has ended already."""
-        ...
+        with self._lock:
+            if self._last_words is not None:
+                return
+            self._how = self._how or self._look() or "day0 stopped it"
+            self._last_words = self._log()
+            self._remove()
+
+    @abstractmethod
+    def security(self) -> dict[str, Any]:
+        """How it is fenced in, as the system tells it, not as it was asked for."""
+
+    @abstractmethod
+    def _look(self) -> str | None:
+        """How it ended, as the system tells it now; None while it runs."""
+
+    @abstractmethod
+    def _log(self) -> list[str]:
+        """The last lines of its log."""
+
+    @abstractmethod
+    def _remove(self) -> None:
+        """End it, whatever state it is in, and forget its record."""
 
 
 def diagnosis(handle: Handle) -> str | None:
