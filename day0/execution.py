@@ -171,8 +171,7 @@ class Execution:
             if record:
                 run.state, run.verdict, run.reason, run.artifact_id = "done", record.verdict, record.reason, record.id
             else:
-                run.state, run.verdict, run.reason = "error", Verdict.FAIL, describe(error)
-                run.exit_code = error.exit_code if isinstance(error, Day0Error) else 1
+                note_error(run, error)
 
     def _publish(self, artifact: Artifact, record: ArtifactRecord) -> None:
         with self.ledger.session() as session:
@@ -213,6 +212,12 @@ def record_cached(ledger: Ledger, run_id: str, record: ArtifactRecord) -> None:
                 cached=True,
             )
         )
+
+
+def note_error(row: StageRun, error: BaseException | None) -> None:
+    """Record that a stage could not do its work, and why."""
+    row.state, row.verdict, row.reason = "error", Verdict.FAIL, describe(error)
+    row.exit_code = error.exit_code if isinstance(error, Day0Error) else 1
 
 
 def describe(error: BaseException | None) -> str:

@@ -11,7 +11,7 @@ from prefect.futures import PrefectFuture
 from sqlalchemy import func, select
 
 from day0.artifacts.base import Artifact, Settings
-from day0.execution import describe, record_cached
+from day0.execution import note_error, record_cached
 from day0.ledger import ArtifactRecord, Ledger, StageRun
 from day0.stage import Resources, Stage
 from day0.store import Store
@@ -169,14 +169,8 @@ class Pipeline:
             row = session.scalars(query_row.order_by(StageRun.id.desc()).limit(1)).first()
             if row is None or row.state == "running":
                 # It failed outside its body, which keeps its own record.
-                error = state.result(raise_on_failure=False)
                 row = row or StageRun(run_id=self.run_id, stage=name, cached=False, seconds=0.0)
-                row.state, row.verdict, row.exit_code = "error", Verdict.FAIL, 1
-                row.reason = (
-                    describe(error)
-                    if isinstance(error, BaseException)
-                    else f"it ended as {state.name}: {state.message}"
-                )
+                note_error(row, state.result(raise_on_failure=False))
                 session.add(row)
                 session.flush()
             digest = row.artifact.digest if row.artifact else None
