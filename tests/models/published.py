@@ -1,0 +1,150 @@
+"""Published checkpoints as sparse files: the real names, shapes and dtypes in real headers, and no data.
+
+    python -m tests.models.published NAME DIR [--shards N]
+
+A checkpoint of 1.45 TB takes some seconds to make and some dozen MB on the disk. The tables and where they are from:
+published/README.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import math
+import re
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from day0.safetensors_header import DTYPE_BITS
+
+TABLES = Path(__file__).with_suffix("")
+NAMES = sorted(path.stem for path in TABLES.glob("*.json"))
+
+#: The format's own library writes a file's tensors by dtype, the wider first, then by name.
+WRITING_ORDER = ("I64", "F32", "I32", "BF16", "F16", "F8_E8M0", "F8_E4M3", "I8", "U8")
+
+_RANGES = re.compile(r"\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*")
+
+Tensor = tuple[str, str, tuple[int, ...]]
+
+
+def table(name: str) -> dict[str, Any]:
+    """A checkpoint's table as it was gathered: `stated` totals, and `tensors` by pattern."""
+    return json.loads((TABLES / f"{name}.json").read_text())
+
+
+def published_config(name: str) -> dict[str, Any] | None:
+    """The checkpoint's config.json, as far as it is at hand."""
+    pair = _pairs().get(name)
+    if pair is None:
+        return None
+    config = json.loads((TABLES / "configs" / f"{pair['config']}.json").read_text())
+    return {key: value for key, value in config.items() if key not in pair.get("drop", ())}
+
+
+def published_tensors(name: str) -> list[Tensor]:
+    """Name, dtype and shape of every tensor, in the order of the model's modules."""
+    tensors = [
+        (tensor, row["dtype"], tuple(row["shape"])) for row in table(name)["tensors"] for tensor in expand(row["name"])
+    ]
+    return sorted(tensors, key=lambda tensor: _natural(tensor[0]))
+
+
+def make_published(name: str, root: Path, shards: int | None = None) -> Path:
+    """Write the checkpoint `name` into the folder `root` as sparse files; `shards` is by default what was published."""
+    root.mkdir(parents=True, exist_ok=True)
+    if config := published_config(name):
+        (root / "config.json").write_text(json.dumps(config, indent=2))
+    pair = _pairs().get(name, {})
+    apart = pair.get("apart", {})
+    tensors = published_tensors(name)
+    count = (shards or table(name)["stated"]["files"]) - len(apart)
+    cut = _cut([tensor for tensor in tensors if tensor[0] not in apart], count)
+    files = dict(zip(_file_names(pair, len(cut)), cut, strict=True))
+    files |= {file: [tensor for tensor in tensors if tensor[0] == only] for only, file in apart.items()}
+    for file, held in files.items():
+        _write_sparse(root / file, held)
+    if len(files) > 1:
+        index = {
+            "metadata": {"total_size": sum(map(nbytes, tensors))},
+            "weight_map": {tensor: file for file, held in files.items() for tensor, _, _ in held},
+        }
+        (root / "model.safetensors.index.json").write_text(json.dumps(index, indent=2))
+    return root
+
+
+def expand(pattern: str) -> Iterator[str]:
+    """`layers.0-1,3.w` → `layers.0.w`, `layers.1.w`, `layers.3.w`."""
+    parts = [_numbers(part) if _RANGES.fullmatch(part) else [part] for part in pattern.split(".")]
+    return map(".".join, itertools.product(*parts))
+
+
+def nbytes(tensor: Tensor) -> int:
+    _, dtype, shape = tensor
+    return math.prod(shape) * DTYPE_BITS[dtype] // 8
+
+
+def _numbers(ranges: str) -> list[str]:
+    bounds = [part.split("-") for part in ranges.split(",")]
+    return [str(number) for bound in bounds for number in range(int(bound[0]), int(bound[-1]) + 1)]
+
+
+def _natural(name: str) -> list[tuple[int, str]]:
+    return [(int(part), "") if part.isdigit() else (-1, part) for part in name.split(".")]
+
+
+@cache
+def _pairs() -> dict[str, Any]:
+    return yaml.safe_load((TABLES / "pairs.yaml").read_text())
+
+
+def _file_names(pair: dict[str, Any], count: int) -> list[str]:
+    if count == 1 and "names" not in pair:
+        return ["model.safetensors"]
+    pattern = pair.get("names", "model-{:05d}-of-{:05d}.safetensors")
+    first = pair.get("first", 1)
+    return [pattern.format(number, count) for number in range(first, first + count)]
+
+
+def _cut(tensors: list[Tensor], count: int) -> list[list[Tensor]]:
+    """The tensors in order, in at most `count` parts of about as many bytes."""
+    total = sum(map(nbytes, tensors))
+    parts: list[list[Tensor]] = [[] for _ in range(count)]
+    reached = 0
+    for tensor in tensors:
+        parts[reached * count // total].append(tensor)
+        reached += nbytes(tensor)
+    return [part for part in parts if part]
+
+
+def _write_sparse(path: Path, tensors: list[Tensor]) -> None:
+    entries = ['"__metadata__":{"format":"pt"}']
+    end = 0
+    for tensor in sorted(tensors, key=lambda tensor: (WRITING_ORDER.index(tensor[1]), tensor[0])):
+        name, dtype, shape = tensor
+        begin, end = end, end + nbytes(tensor)
+        sizes = ",".join(map(str, shape))
+        entries.append(f'"{name}":{{"dtype":"{dtype}","shape":[{sizes}],"data_offsets":[{begin},{end}]}}')
+    header = ("{" + ",".join(entries) + "}").encode()
+    header += b" " * (-len(header) % 8)
+    with path.open("wb") as file:
+        file.write(len(header).to_bytes(8, "little") + header)
+        file.truncate(8 + len(header) + end)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m tests.models.published", description=__doc__.splitlines()[0])
+    parser.add_argument("name", choices=NAMES, metavar="NAME", help=", ".join(NAMES))
+    parser.add_argument("folder", type=Path, metavar="DIR")
+    parser.add_argument("--shards", type=int, help="how many files; by default as published")
+    args = parser.parse_args()
+    make_published(args.name, args.folder, args.shards)
+
+
+if __name__ == "__main__":
+    main()
