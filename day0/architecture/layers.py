@@ -1,0 +1,105 @@
+"""Which layers of a model have a tensor: dense or expert layers, full or linear attention, multi-token prediction."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Self
+
+from pydantic import Field, model_validator
+
+from day0.architecture.expressions import evaluate, words
+from day0.artifacts.base import Frozen
+from day0.errors import InputError
+
+
+class LayerSet(Frozen):
+    """Layers by the config. What is given narrows the set; it starts with all decoder layers, or those of `of`.
+
+    The conditions:
+      start, end       first layer, one past the last one (expressions in sizes); `end` beyond the decoder's layers
+                       makes a set of multi-token prediction layers, which are numbered on
+      every, remainder layers with number % every == remainder (expressions)
+      key              a list in the config with an entry a layer, or a string with a character a layer; or, with
+                       `base`, a list of layer numbers that count from `base`
+      values           the entries that count (`key`); left out: those that are true or not zero
+      absent           what the set is where the config lacks `key`: all, or none; left out: an error
+      but              sets that are taken away
+    """
+
+    of: tuple[str, ...] = ()
+    start: str | None = None
+    end: str | None = None
+    every: str | None = None
+    remainder: str = "0"
+    key: str | None = None
+    values: tuple[str | int | float | bool, ...] | None = None
+    base: int | None = None
+    absent: str | None = Field(default=None, pattern="^(all|none)$")
+    but: tuple[str, ...] = ()
+
+    @property
+    def size_names(self) -> set[str]:
+        return {word for text in (self.start, self.end, self.every, self.remainder) if text for word in words(text)}
+
+    @model_validator(mode="after")
+    def _complete(self) -> Self:
+        if self.key is None and (self.values is not None or self.base is not None or self.absent):
+            raise ValueError("`values`, `base` and `absent` say how `key` is read; give `key`")
+        if self.base is not None and self.values is not None:
+            raise ValueError("`key` is a list of layer numbers (`base`) or of kinds (`values`), not both")
+        return self
+
+
+def resolve_layers(
+    sets: Mapping[str, LayerSet], config: Mapping[str, Any], sizes: Mapping[str, int], layers: int
+) -> dict[str, frozenset[int]]:
+    """The layers of every set, by its name; `all` is the decoder's.
+
+    Raises:
+        InputError: the config lacks what a set is read from, or it is of another kind or length; names the key.
+    """
+    found = {"all": frozenset(range(layers))}
+    for name, rule in sets.items():
+        chosen = frozenset[int]().union(*(found[base] for base in rule.of)) if rule.of else found["all"]
+        if rule.start is not None or rule.end is not None:
+            start = evaluate(rule.start, sizes, name) if rule.start else 0
+            end = evaluate(rule.end, sizes, name) if rule.end else layers
+            span = frozenset(range(start, end))
+            chosen = span if end > layers and not rule.of else chosen & span
+        if rule.every is not None:
+            every, remainder = evaluate(rule.every, sizes, name), evaluate(rule.remainder, sizes, name)
+            chosen = frozenset(layer for layer in chosen if layer % every == remainder)
+        if rule.key is not None:
+            chosen &= _listed(rule, config, layers)
+        for other in rule.but:
+            chosen -= found[other]
+        found[name] = chosen
+    return found
+
+
+def _listed(rule: LayerSet, config: Mapping[str, Any], layers: int) -> frozenset[int]:
+    assert rule.key is not None
+    value = look_up(config, rule.key)
+    if value is None:
+        if rule.absent is None:
+            raise InputError(f"config.json: {rule.key} is missing; it says which layers are of which kind")
+        return frozenset(range(layers)) if rule.absent == "all" else frozenset()
+    if rule.base is not None:
+        if not isinstance(value, list) or not all(type(number) is int for number in value):
+            raise InputError(f"config.json: {rule.key} must be a list of layer numbers")
+        return frozenset(number - rule.base for number in value)
+    if not isinstance(value, list | str) or len(value) < layers:
+        raise InputError(f"config.json: {rule.key} must have an entry for each of the {layers} layers")
+    if rule.values is None:
+        return frozenset(layer for layer, entry in enumerate(value) if entry)
+    return frozenset(layer for layer, entry in enumerate(value) if entry in rule.values)
+
+
+def look_up(config: Mapping[str, Any], path: str) -> Any:
+    """A value of a config by its key, with dots for keys of nested objects; None where it is absent."""
+    value: Any = config
+    for part in path.split("."):
+        if not isinstance(value, Mapping):
+            return None
+        value = value.get(part)
+    return value
