@@ -131,6 +131,22 @@ class Target(Frozen):
     """The engine's shape for the whole tensor, where it views the same bytes differently (after a transposition)."""
 
 
+def _written_out(value: Any) -> Any:
+    """`when: key`, `layers: name` and `split: replicated` are short for the longer forms."""
+    if not isinstance(value, dict):
+        return value
+    value = dict(value)
+    if isinstance(value.get("layers"), str):
+        value["layers"] = (value["layers"],)
+    when = value.get("when")
+    if when is not None:
+        listed = when if isinstance(when, list | tuple) else [when]
+        value["when"] = tuple({"key": item} if isinstance(item, str) else item for item in listed)
+    if isinstance(value.get("split"), str):
+        value["split"] = {"how": value["split"]}
+    return value
+
+
 class TensorRule(Frozen):
     """One tensor for each number that the placeholders in its name take."""
 
@@ -156,18 +172,7 @@ class TensorRule(Frozen):
     @model_validator(mode="before")
     @classmethod
     def _short(cls, value: Any) -> Any:
-        """`when: key`, `layers: name` and `split: replicated` are short for the longer forms."""
-        if isinstance(value, dict):
-            value = dict(value)
-            if isinstance(value.get("layers"), str):
-                value["layers"] = (value["layers"],)
-            when = value.get("when")
-            if when is not None:
-                listed = when if isinstance(when, list | tuple) else [when]
-                value["when"] = tuple({"key": item} if isinstance(item, str) else item for item in listed)
-            if isinstance(value.get("split"), str):
-                value["split"] = {"how": value["split"]}
-        return value
+        return _written_out(value)
 
     @model_validator(mode="after")
     def _complete(self) -> Self:
@@ -195,7 +200,7 @@ class Constant(Frozen):
     @model_validator(mode="before")
     @classmethod
     def _short(cls, value: Any) -> Any:
-        return TensorRule._short(value)
+        return _written_out(value)
 
 
 class LayoutRule(Frozen):
