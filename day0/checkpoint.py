@@ -140,13 +140,12 @@ def examine_folder(root: Path) -> Examination:
     if len(shards) > MAX_SHARDS:
         found.fault("index", found.index, None, f"it names {len(shards):,} files; {MAX_SHARDS:,} are accepted")
         return found
-    for file in shards:
-        _read_shard(root, file, found)
     if found.index:
-        _compare(placed, found)
+        _compare(root, shards, placed, found)
     else:
-        for header in found.files.values():
-            found.tensors.update(header.tensors)
+        for file in shards:
+            if header := _read_shard(root, file, found):
+                found.tensors.update(header.tensors)
     if not found.faults and not found.tensors:
         found.fault("header", shards[0] if shards else None, None, "the checkpoint holds no tensors")
     return found
@@ -241,53 +240,57 @@ def _weight_map(value: Any, index: str, found: Examination) -> dict[str, str] | 
     metadata = value.get("metadata")
     found.total_size = metadata.get("total_size") if isinstance(metadata, dict) else None
     placed = {}
+    shards: dict[str, str] = {}  # so that each file's name is in memory once
     for tensor, file in weight_map.items():
         if problem := safetensors_header.name_fault(tensor):
             found.fault("name", index, shown(tensor), problem)
         elif not isinstance(file, str):
             found.fault("index", index, tensor, f"`weight_map` must give a file's name, not {str(file)[:40]}")
-        elif not unsafe_name(file) and not file.endswith(".safetensors"):
-            found.fault("unsafe_file", shown(file), tensor, "the index places it in a file that is not safetensors")
+        elif file in shards or unsafe_name(file) or file.endswith(".safetensors"):
+            placed[tensor] = shards.setdefault(file, file)
         else:
-            placed[tensor] = file
+            found.fault("unsafe_file", shown(file), tensor, "the index places it in a file that is not safetensors")
     return placed
 
 
-def _read_shard(root: Path, file: str, found: Examination) -> None:
+def _read_shard(root: Path, file: str, found: Examination) -> Header | None:
     try:
         header, faults = safetensors_header.examine(locate(root, file), file)
     except PathFault as fault:
         named = "the index names this file, but " if found.index else ""
         found.fault(fault.kind, shown(file), None, named + fault.detail)
-        return
+        return None
     except OSError as error:
         found.fault("not_regular", file, None, f"it cannot be read: {error.strerror}")
-        return
+        return None
     for wrong in faults:
         found.fault(wrong.kind, file, wrong.tensor, wrong.detail)
     if header:
         found.files[file] = header
+    return header
 
 
-def _compare(placed: dict[str, str], found: Examination) -> None:
-    """Hold the index against the headers, both ways."""
-    holders: dict[str, list[str]] = {}
-    for file, header in found.files.items():
-        for tensor in header.tensors:
-            holders.setdefault(tensor, []).append(file)
-    known = {(fault.file, fault.tensor) for fault in found.faults}
-    for tensor, file in placed.items():
-        held_by = holders.get(tensor, [])
-        if file in held_by:
-            found.tensors[tensor] = found.files[file].tensors[tensor]
-        elif file in found.files and (file, tensor) not in known:
-            where = f"; it is in {held_by[0]}" if held_by else ""
-            found.fault("missing_tensor", file, tensor, f"the index places it in this file, which lacks it{where}")
-    for tensor, held_by in holders.items():
+def _compare(root: Path, shards: list[str], placed: dict[str, str], found: Examination) -> None:
+    """Read the shards and hold the index against them, both ways. Empties `placed` of what is where it should be."""
+    elsewhere: dict[str, list[str]] = {}
+    for file in shards:
+        header = _read_shard(root, file, found)
+        for name, tensor in header.tensors.items() if header else ():
+            if placed.get(name) == file:
+                found.tensors[name] = tensor
+                del placed[name]  # half of the names in memory, otherwise
+            else:
+                elsewhere.setdefault(name, []).append(file)
+    for name, files in elsewhere.items():
+        right = found.tensors[name].file if name in found.tensors else placed.get(name)
+        for file in files:
+            detail = f"the index places it in {right}" if right else "the index does not list it"
+            found.fault("extra_tensor", file, name, detail)
+        held_by = sorted({*files, found.tensors[name].file} if name in found.tensors else files)
         if len(held_by) > 1:
-            found.fault("duplicate_tensor", held_by[1], tensor, f"it is in {' and in '.join(held_by)}")
-        for file in held_by:
-            if tensor not in placed:
-                found.fault("extra_tensor", file, tensor, "the index does not list it")
-            elif placed[tensor] != file:
-                found.fault("extra_tensor", file, tensor, f"the index places it in {placed[tensor]}")
+            found.fault("duplicate_tensor", held_by[1], name, f"it is in {' and in '.join(held_by)}")
+    known = {(fault.file, fault.tensor) for fault in found.faults}
+    for name, file in placed.items():
+        if file in found.files and (file, name) not in known:
+            where = f"; it is in {elsewhere[name][0]}" if name in elsewhere else ""
+            found.fault("missing_tensor", file, name, f"the index places it in this file, which lacks it{where}")

@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import unicodedata
 from collections.abc import Mapping
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +35,14 @@ MAX_NAME = 512
 MAX_DIMENSIONS = 32
 _LIMIT = 1 << 63
 _UNFIT = {"Cc", "Cf", "Cs", "Zl", "Zp"}  # Unicode categories: control, format (bidi marks), surrogate, separators
+
+#: How the writers in use put a header: the fields in this order, no escapes. Other spellings are read more slowly.
+_HEAD = re.compile(r'\{(?:"__metadata__": ?(\{[^{}]*\}), ?)?')
+_ENTRY = re.compile(
+    r'"([^"\\\x00-\x1f]+)": ?\{"dtype": ?"([A-Z0-9_]+)", ?"shape": ?\[([0-9, ]*)\], ?'
+    r'"data_offsets": ?\[(0|[1-9][0-9]{0,17}), ?(0|[1-9][0-9]{0,17})\]\}(, ?|\} *\Z)'
+)
+_SHAPE = re.compile(r"(?:(?:0|[1-9][0-9]{0,17})(?:, ?(?:0|[1-9][0-9]{0,17}))*)?")
 
 _DISGUISES = (
     (b"version https://git-lfs", "a git-LFS pointer: the weights themselves were never fetched (git lfs pull)"),
@@ -157,23 +167,83 @@ def parse(text: bytes, file_bytes: int, file: str) -> tuple[Header | None, list[
         return None, [HeaderFault("header", None, f"the header begins with {text[:1]!r}, it must begin with '{{'")]
     if text.count(b'"data_offsets"') > MAX_TENSORS:  # before a parse that would cost gigabytes
         return None, [HeaderFault("header", None, f"the header lists more than {MAX_TENSORS:,} tensors")]
-    try:
-        entries = decode(text, keep_repeated=True)
-    except JsonFault as error:
-        return None, [HeaderFault("header", None, f"the header {error}")]
-    faults = [_repeated(key) for key in entries.repeated] if isinstance(entries, RepeatedKeys) else []
-    metadata = _metadata(entries.pop("__metadata__", None), faults)
     data_start = 8 + len(text)
-    tensors = []
-    for name, entry in entries.items():
+    faults: list[HeaderFault] = []
+    if quick := _quick(text, file, data_start):
+        tensors, metadata = quick
+        complete = True
+    else:
         try:
-            tensors.append(_tensor(name, entry, file, data_start))
-        except HeaderFault as fault:
-            faults.append(fault)
-    tensors.sort(key=lambda tensor: (tensor.begin, tensor.end))
-    if len(tensors) == len(entries):  # with a tensor left out, its neighbours would be blamed for the hole
+            entries = decode(text, keep_repeated=True)
+        except JsonFault as error:
+            return None, [HeaderFault("header", None, f"the header {error}")]
+        faults += [_repeated(key) for key in entries.repeated] if isinstance(entries, RepeatedKeys) else []
+        metadata = _metadata(entries.pop("__metadata__", None), faults)
+        tensors = []
+        for name, entry in entries.items():
+            try:
+                tensors.append(_tensor(name, entry, file, data_start))
+            except HeaderFault as fault:
+                faults.append(fault)
+        complete = len(tensors) == len(entries)
+    tensors.sort(key=attrgetter("begin", "end"))
+    if complete:  # with a tensor left out, its neighbours would be blamed for the hole
         faults.extend(_cover(tensors, data_start, file_bytes))
     return Header({t.name: t for t in tensors}, metadata, data_start, file_bytes), faults
+
+
+def _quick(text: bytes, file: str, data_start: int) -> tuple[list[TensorInfo], dict[str, str]] | None:
+    """Tensors and metadata of a sound header in the usual spelling; None for any other, which `decode` shall read.
+
+    A third of the time of a JSON parser and a fraction of its memory, and as strict: the text is cut into entries
+    without a gap, and whatever is not exactly as it should be is left to the other reader and its verdict.
+    """
+    try:
+        parts = _ENTRY.split(text.decode("utf-8"))
+    except UnicodeDecodeError:
+        return None
+    head = _HEAD.fullmatch(parts[0])
+    # parts: head, (name, dtype, shape, begin, end, separator, gap), …
+    if head is None or len(parts) == 1 or any(parts[7::7]) or not parts[-2].startswith("}"):
+        return None
+    tensors: list[TensorInfo] = []
+    layouts: dict[tuple[str, str], tuple[str, tuple[int, ...], int] | None] = {}
+    end, end_text = data_start, "0"
+    fields = iter(parts)
+    next(fields)
+    for name, dtype, shape, begin_text, next_text, _, _ in zip(*[fields] * 7, strict=True):
+        key = (dtype, shape)
+        if key not in layouts:
+            layouts[key] = _layout(dtype, shape)
+        layout = layouts[key]
+        if layout is None or len(name) > MAX_NAME or not name.isprintable():
+            return None
+        begin = end if begin_text == end_text else data_start + int(begin_text)  # the usual: one number for both
+        end, end_text = data_start + int(next_text), next_text
+        if end - begin != layout[2]:
+            return None
+        tensors.append(TensorInfo(name, layout[0], layout[1], file, begin, end))
+    names = set(parts[1::7])
+    if len(names) != len(tensors) or "__metadata__" in names:
+        return None
+    if head[1] is None:
+        return tensors, {}
+    try:
+        metadata = decode(head[1].encode())
+    except JsonFault:
+        return None
+    return (tensors, metadata) if all(isinstance(value, str) for value in metadata.values()) else None
+
+
+def _layout(dtype: str, shape: str) -> tuple[str, tuple[int, ...], int] | None:
+    """Dtype, shape and size in bytes of a tensor as its entry spells them; None where anything is wrong with them."""
+    if dtype not in DTYPE_BITS or not _SHAPE.fullmatch(shape):
+        return None
+    sizes = tuple(map(int, shape.split(","))) if shape else ()
+    bits = math.prod(sizes) * DTYPE_BITS[dtype]
+    if len(sizes) > MAX_DIMENSIONS or math.prod(d for d in sizes if d) >= _LIMIT or bits % 8:
+        return None
+    return dtype, sizes, bits // 8
 
 
 def name_fault(name: str) -> str | None:

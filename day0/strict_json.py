@@ -85,7 +85,13 @@ def decode(data: bytes, *, infinity: bool = False, keep_repeated: bool = False) 
         raise JsonFault(f"holds {name}, which JSON does not allow")
 
     try:
-        return json.loads(data.decode("utf-8"), object_pairs_hook=pairs, parse_constant=constant)
+        text = data.decode("utf-8")
+        if "\\" not in text:
+            # Without escapes every two quotation marks are one string, so one that was lost shows in their number.
+            value = json.loads(text, parse_constant=constant)
+            if 2 * _count_strings(value) == text.count('"'):
+                return value
+        return json.loads(text, object_pairs_hook=pairs, parse_constant=constant)
     except JsonFault:
         raise
     except UnicodeDecodeError as error:
@@ -94,6 +100,22 @@ def decode(data: bytes, *, infinity: bool = False, keep_repeated: bool = False) 
         raise JsonFault("is nested too deeply") from error
     except ValueError as error:  # not JSON, or a number of thousands of digits
         raise JsonFault(f"is not JSON: {error}") from error
+
+
+def _count_strings(value: Any) -> int:
+    """How many strings a JSON value holds, keys among them."""
+    count = 0
+    left = [value]
+    while left:
+        match left.pop():
+            case str():
+                count += 1
+            case dict() as members:
+                count += len(members)
+                left.extend(members.values())
+            case list() as items:
+                left.extend(items)
+    return count
 
 
 def _what(mode: int) -> str:
