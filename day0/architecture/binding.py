@@ -7,7 +7,7 @@ from typing import Any
 
 from day0.architecture.bound import BoundFamily, BoundRule, BoundSegment, normalised
 from day0.architecture.expressions import evaluate
-from day0.architecture.family import Constant, Family, Include, LayoutRule, SizeRule, Target, TensorRule, load_family
+from day0.architecture.family import Family, Include, LayoutRule, SizeRule, Target, TensorRule, load_family
 from day0.architecture.layers import look_up, resolve_layers
 from day0.errors import InputError
 from day0.safetensors_header import TensorInfo
@@ -36,8 +36,7 @@ class _Binder:
         self.tensors, self.keys = tensors, keys
 
     def bind(self, family: Family, config: Mapping[str, Any]) -> BoundFamily:
-        prefix = self._prefix(family)
-        return self._bind(family, config, {"": prefix}, {})
+        return self._bind(family, config, (Include(family=family.name, rename={"": self._prefix(family)}),))
 
     def _prefix(self, family: Family) -> str:
         """Of the beginnings that names may have, the one that the checkpoint uses."""
@@ -47,22 +46,16 @@ class _Binder:
                 return prefix
         return family.prefixes[0]
 
-    def _bind(
-        self,
-        family: Family,
-        config: Mapping[str, Any],
-        rename: Mapping[str, str],
-        targets: Mapping[str, Mapping[str, str]],
-        skip: tuple[str, ...] = (),
-    ) -> BoundFamily:
-        sizes = self._sizes(family, config, rename)
+    def _bind(self, family: Family, config: Mapping[str, Any], chain: tuple[Include, ...]) -> BoundFamily:
+        """`chain`: the includes that lead from here to the outermost family, the nearest first."""
+        sizes = self._sizes(family, config, chain)
         layers = sizes.get(LAYERS, 0)
         sets = resolve_layers(family.layer_sets, config, sizes, layers)
         rules: list[BoundRule] = []
         tied = family.is_tied(config)
         for rule in family.tensors:
-            name = _renamed(rule.name, rename)
-            if name is None or rule.name in skip or not all(when.holds(config) for when in rule.when):
+            name = _here(rule.name, chain)
+            if name is None or not all(when.holds(config) for when in rule.when):
                 continue
             optional = rule.presence != "required" or bool(rule.drop) or (rule.kind == "head" and tied)
             numbers: dict[str, Collection[int] | None] = {}
@@ -84,25 +77,25 @@ class _Binder:
                     rule.split.dim,
                     tuple(_segments(rule, shape, sizes, family)),
                     numbers,
-                    _targets(rule, targets, sizes),
+                    _targets(rule, chain, sizes),
                     optional,
                 )
             )
         constants = {
             layout: tuple(
                 (
-                    replace_name(constant, targets.get(layout, {})),
+                    constant.model_copy(update={"name": name}),
                     frozenset[int]().union(*(sets[chosen] for chosen in constant.layers)),
                     tuple(evaluate(size, sizes, constant.name) for size in constant.shape),
                 )
                 for constant in rule.constants
-                if all(when.holds(config) for when in constant.when)
+                if (name := _in_layout(constant.name, chain, layout)) and all(w.holds(config) for w in constant.when)
             )
             for layout, rule in family.layouts.items()
         }
         layouts = dict(family.layouts)
         for include in family.include:
-            held = self._include(include, config, rename, targets)
+            held = self._include(include, config, chain)
             if held is None:
                 continue
             rules += held.rules
@@ -114,44 +107,30 @@ class _Binder:
                     constants[layout] = constants.get(layout, ()) + held.constants.get(layout, ())
         return BoundFamily(family, config, sizes, layers, tuple(rules), layouts, constants, tied)
 
-    def _include(
-        self,
-        include: Include,
-        config: Mapping[str, Any],
-        rename: Mapping[str, str],
-        targets: Mapping[str, Mapping[str, str]],
-    ) -> BoundFamily | None:
+    def _include(self, include: Include, config: Mapping[str, Any], chain: tuple[Include, ...]) -> BoundFamily | None:
         nested = look_up(config, include.config) if include.config else None
         if include.config and nested is not None and not isinstance(nested, Mapping):
             raise InputError(f"config.json: {include.config} must be an object")
         if include.optional and self.keys is None and include.config and nested is None:
             return None
-        inner = include.rename or {"": ""}
-        composed = {old: outer for old, new in inner.items() if (outer := _renamed(new, rename)) is not None}
-        names = {
-            layout: {old: _renamed(new, targets.get(layout) or {"": ""}) or new for old, new in mapping.items()}
-            for layout, mapping in include.targets.items()
-        }
-        for layout, mapping in targets.items():
-            names.setdefault(layout, dict(mapping))
-        family = load_family(include.family)
-        if include.optional and self.keys is not None and not self._has_some(family, composed):
+        family, chain = load_family(include.family), (include, *chain)
+        if include.optional and self.keys is not None and not self._has_some(family, chain):
             return None
-        return self._bind(family, {**config, **(nested or {})}, composed, names, include.skip)
+        return self._bind(family, {**config, **(nested or {})}, chain)
 
-    def _has_some(self, family: Family, rename: Mapping[str, str]) -> bool:
+    def _has_some(self, family: Family, chain: tuple[Include, ...]) -> bool:
         assert self.keys is not None
-        names = [_renamed(rule.name, rename) for rule in family.tensors]
+        names = [_here(rule.name, chain) for rule in family.tensors]
         return any(normalised(name)[0] in self.keys for name in names if name is not None)
 
-    def _sizes(self, family: Family, config: Mapping[str, Any], rename: Mapping[str, str]) -> dict[str, int]:
+    def _sizes(self, family: Family, config: Mapping[str, Any], chain: tuple[Include, ...]) -> dict[str, int]:
         sizes: dict[str, int] = {}
         for name, rule in family.sizes.items():
-            sizes[name] = self._size(rule, config, sizes, rename)
+            sizes[name] = self._size(rule, config, sizes, chain)
         return sizes
 
     def _size(
-        self, rule: SizeRule, config: Mapping[str, Any], sizes: Mapping[str, int], rename: Mapping[str, str]
+        self, rule: SizeRule, config: Mapping[str, Any], sizes: Mapping[str, int], chain: tuple[Include, ...]
     ) -> int:
         for key in rule.keys:
             value = look_up(config, key)
@@ -162,7 +141,7 @@ class _Binder:
                 raise InputError(f"config.json: {key} is {str(value)[:40]!r}; it must be {wanted}")
             return value
         if rule.tensor and self.tensors is not None:
-            name = _renamed(rule.tensor, rename)
+            name = _here(rule.tensor, chain)
             tensor = self.tensors.get(name) if name else None
             if tensor is not None and rule.dim < len(tensor.shape):
                 return tensor.shape[rule.dim]
@@ -172,12 +151,6 @@ class _Binder:
             raise InputError(f"config.json has no {rule.title}, and there is no tensor {rule.tensor!r} to tell it")
         wanted = "a positive integer" if rule.least == 1 else f"an integer of at least {rule.least}"
         raise InputError(f"config.json: {rule.title} is missing; it must be {wanted}")
-
-
-def replace_name(constant: Constant, rename: Mapping[str, str]) -> Constant:
-    return (
-        constant.model_copy(update={"name": _renamed(constant.name, rename) or constant.name}) if rename else constant
-    )
 
 
 def _segments(
@@ -213,10 +186,10 @@ def _segment(
     return BoundSegment(size, units, counted, replicate)
 
 
-def _targets(rule: TensorRule, rename: Mapping[str, Mapping[str, str]], sizes: Mapping[str, int]) -> dict[str, Target]:
+def _targets(rule: TensorRule, chain: tuple[Include, ...], sizes: Mapping[str, int]) -> dict[str, Target]:
     found = {}
     for layout, target in rule.targets.items():
-        name = _renamed(target.name, rename[layout]) if layout in rename else target.name
+        name = _in_layout(target.name, chain, layout)
         if name is not None:
             shape = tuple(str(evaluate(size, sizes, rule.name)) for size in target.shape) if target.shape else None
             found[layout] = target.model_copy(update={"name": name, "shape": shape})
@@ -237,6 +210,26 @@ def _merged(own: LayoutRule | None, held: LayoutRule, include: Include, layout: 
             "suffixes": {**held.suffixes, **own.suffixes},
         }
     )
+
+
+def _here(name: str, chain: tuple[Include, ...]) -> str | None:
+    """What the outermost family calls an included one's tensor; None where it is left out on the way."""
+    for include in chain:
+        renamed = None if name in include.skip else _renamed(name, include.rename)
+        if renamed is None:
+            return None
+        name = renamed
+    return name
+
+
+def _in_layout(name: str, chain: tuple[Include, ...], layout: str) -> str | None:
+    """What the outermost family's layout calls an included one's tensor; None where it has none."""
+    for include in chain:
+        renamed = _renamed(name, include.targets.get(layout, {}))
+        if renamed is None:
+            return None
+        name = renamed
+    return name
 
 
 def _renamed(name: str, rename: Mapping[str, str]) -> str | None:

@@ -125,6 +125,8 @@ class Target(Frozen):
     part: int = 0
     transpose: bool = False
     """The last two dimensions are exchanged."""
+    stages: Literal["own", "all"] = "own"
+    """`all`: every pipeline stage of the engine holds it, whichever stage uses it."""
     dtype: str | None = None
     """What the engine holds it as, where that is not what is stored (names of the safetensors format)."""
     shape: tuple[str, ...] | None = None
@@ -225,7 +227,7 @@ class Include(Frozen):
     targets: dict[str, dict[str, str]] = Field(default_factory=dict)
     """The same for the names in a layout."""
     skip: tuple[str, ...] = ()
-    """Rules of it, by name, that do not apply here."""
+    """Rules of it (or of what it includes), by the names that they have in it, that do not apply here."""
     optional: bool = False
     """Left out where the checkpoint (or without one, the config) has none of it."""
 

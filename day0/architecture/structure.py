@@ -16,8 +16,10 @@ from functools import cached_property
 from typing import Any, Literal
 
 from day0.architecture.attention import GroupedQueryAttention
+from day0.architecture.binding import bind
+from day0.architecture.bound import BoundFamily, BoundRule
 from day0.architecture.config import ModelConfig, model_type_of, parse_model_config
-from day0.architecture.family import Family, Split, TensorRule, evaluate, find_family, flag, resolve_sizes
+from day0.architecture.family import Family, Split, find_family
 from day0.errors import InputError
 
 #: The layout whose padding of the vocabulary is planned for.
@@ -52,7 +54,7 @@ class Structure:
     """A model's tensors and cache. `attention` says what one layer caches, the same for each of `config.layers`."""
 
     config: ModelConfig
-    family: Family
+    family: BoundFamily
     parts: tuple[Part, ...]
     attention: GroupedQueryAttention
 
@@ -64,7 +66,8 @@ class Structure:
     @property
     def padded_vocab(self) -> int:
         """The vocabulary as the engine pads it before it is divided."""
-        multiple = self.family.layouts[ENGINE_LAYOUT].vocab_multiple if ENGINE_LAYOUT in self.family.layouts else 1
+        layout = self.family.layouts.get(ENGINE_LAYOUT)
+        multiple = layout.vocab_multiple if layout else 1
         return -(-self.config.vocab_size // multiple) * multiple
 
 
@@ -88,7 +91,8 @@ def structure_of(raw: Mapping[str, Any], where: str) -> Structure:
             f"{where}: model_type {model_type!r} quantised by {config.quantization!r} (quantization_config): the sizes "
             f"of quantised weights are not supported yet; use the unquantised release"
         )
-    return Structure(config, family, tuple(_parts(family, raw, config)), ATTENTION[family.name](config))
+    bound = bind(family, raw)
+    return Structure(config, bound, tuple(_parts(bound)), ATTENTION[family.name](config))
 
 
 #: Family → the attention of its layers. A family of another kind of attention adds its class to attention.py, and
@@ -111,26 +115,20 @@ def _family(raw: Mapping[str, Any], where: str, model_type: str, found: list[str
     return family
 
 
-def _parts(family: Family, raw: Mapping[str, Any], config: ModelConfig) -> Iterator[Part]:
+def _parts(family: BoundFamily) -> Iterator[Part]:
     """Every tensor that the config calls for, in the order of the model."""
-    sizes = resolve_sizes(family, raw)
-    rules = [rule for rule in family.tensors if _is_there(rule, family, raw)]
-    yield from (_part(rule, None, sizes) for rule in rules if rule.stage == "first")
-    for layer in range(config.layers):
-        yield from (_part(rule, layer, sizes) for rule in rules if rule.per_layer)
-    yield from (_part(rule, None, sizes) for rule in rules if rule.stage == "last")
+    rules = [rule for rule in family.rules if not (rule.optional or (rule.rule.kind == "head" and family.tied))]
+    yield from (_part(rule, None) for rule in rules if rule.rule.stage == "first")
+    for layer in range(family.layers):
+        yield from (_part(rule, layer) for rule in rules if "layer" in rule.numbers)
+    yield from (_part(rule, None) for rule in rules if rule.rule.stage == "last")
 
 
-def _is_there(rule: TensorRule, family: Family, raw: Mapping[str, Any]) -> bool:
-    if rule.optional or rule.drop or (rule.when and not flag(raw, rule.when)):
-        return False
-    return not (rule.kind == "head" and family.is_tied(raw))
-
-
-def _part(rule: TensorRule, layer: int | None, sizes: Mapping[str, int]) -> Part:
-    shape = tuple(evaluate(expression, sizes, rule.name) for expression in rule.shape)
-    units = evaluate(rule.split.by, sizes, rule.name) if rule.split.by else 1
-    return Part(rule.named(layer), rule.kind, layer, shape, rule.split, units, rule.stage)
+def _part(bound: BoundRule, layer: int | None) -> Part:
+    rule = bound.rule
+    name = bound.named({} if layer is None else {"layer": layer})
+    units = bound.segments[0].units if rule.split.by else 1
+    return Part(name, rule.kind, layer, bound.shape, rule.split, units, rule.stage)
 
 
 #: Config keys that mean a part which a plain dense decoder does not have. Zero, false, null and empty mean: not there.

@@ -65,8 +65,8 @@ def _divided(structure: Structure) -> list[tuple[str, int, bool]]:
     divided = {}
     for part in structure.parts:
         if part.split.by and (part.layer in (None, 0)):  # the layers are all alike
-            size = structure.family.sizes.get(part.split.by)
-            divided[part.split.by] = (size.key if size else part.split.by, part.units, part.split.replicate)
+            size = structure.family.family.sizes.get(part.split.by)
+            divided[part.split.by] = (size.title if size else part.split.by, part.units, part.split.replicate)
     return list(divided.values())
 
 

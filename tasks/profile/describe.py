@@ -119,7 +119,7 @@ def _sizes(structure: Structure, dtype: str | None) -> dict[str, Any]:
     return {
         "model_type": config.model_type,
         "architectures": list(config.architectures),
-        "family": structure.family.name,
+        "family": structure.family.family.name,
         "layers": config.layers,
         "hidden_size": config.hidden_size,
         "intermediate_size": config.intermediate_size,
@@ -173,7 +173,7 @@ def _work(structure: Structure, context: int, concurrency: int, dtype: str, kv_d
 
 def _sizes_check(structure: Structure) -> Check:
     total = structure.total
-    reason = f"{total:,} parameters follow from the config as {structure.family.name}"
+    reason = f"{total:,} parameters follow from the config as {structure.family.family.name}"
     return Check(name="config", verdict=Verdict.PASS, reason=reason, measured={"parameters": total})
 
 

@@ -46,7 +46,7 @@ def reconcile(structure: Structure, tensors: Mapping[str, TensorInfo]) -> tuple[
 
 def stores_tied_head(structure: Structure, tensors: Mapping[str, TensorInfo]) -> bool:
     """Whether the checkpoint has an output head although the config says that it is the embedding."""
-    rules = (structure.family.find(name) for name in tensors)
+    rules = (structure.family.covers(name) for name in tensors)
     return structure.config.tied_embeddings and any(rule is not None and rule.kind == "head" for rule in rules)
 
 
@@ -65,7 +65,7 @@ def _explained(structure: Structure, extra: dict[str, TensorInfo]) -> list[str]:
     warnings = []
     dropped: dict[str, list[str]] = {}
     for name, tensor in list(extra.items()):
-        rule = structure.family.find(name)
+        rule = structure.family.covers(name)
         if rule is None:
             continue
         if rule.drop:
