@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
@@ -50,7 +51,8 @@ class _Binder:
         """`chain`: the includes that lead from here to the outermost family, the nearest first."""
         sizes = self._sizes(family, config, chain)
         layers = sizes.get(LAYERS, 0)
-        sets = resolve_layers(family.layer_sets, config, sizes, layers)
+        stored = functools.partial(self._stored, family, chain)
+        sets = resolve_layers(family.layer_sets, config, sizes, layers, stored)
         rules: list[BoundRule] = []
         tied = family.is_tied(config)
         for rule in family.tensors:
@@ -103,7 +105,7 @@ class _Binder:
             tied = tied or held.tied
             for layout, rule_of in held.layouts.items():
                 if layout in family.layouts or not family.layouts:
-                    layouts[layout] = _merged(family.layouts.get(layout), rule_of, include, layout)
+                    layouts[layout] = _merged(layouts.get(layout), rule_of, include, layout)
                     constants[layout] = constants.get(layout, ()) + held.constants.get(layout, ())
         return BoundFamily(family, config, sizes, layers, tuple(rules), layouts, constants, tied)
 
@@ -122,6 +124,17 @@ class _Binder:
         assert self.keys is not None
         names = [_here(rule.name, chain) for rule in family.tensors]
         return any(normalised(name)[0] in self.keys for name in names if name is not None)
+
+    def _stored(self, family: Family, chain: tuple[Include, ...], name: str, layers: frozenset[int]) -> bool:
+        """Whether the checkpoint has a tensor of a layer set, by the rules for that set alone."""
+        if self.tensors is None:
+            return True
+        for rule in family.tensors:
+            here = _here(rule.name, chain)
+            if here and rule.layers == (name,) and rule.placeholders == ("layer",):
+                if any(here.replace("{layer}", str(layer)) in self.tensors for layer in layers):
+                    return True
+        return False
 
     def _sizes(self, family: Family, config: Mapping[str, Any], chain: tuple[Include, ...]) -> dict[str, int]:
         sizes: dict[str, int] = {}

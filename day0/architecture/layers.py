@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Self
 
 from pydantic import Field, model_validator
@@ -24,6 +24,7 @@ class LayerSet(Frozen):
       values           the entries that count (`key`); left out: those that are true or not zero
       absent           what the set is where the config lacks `key`: all, or none; left out: an error
       but              sets that are taken away
+      optional         empty where the checkpoint has none of the tensors that this set alone has
     """
 
     of: tuple[str, ...] = ()
@@ -36,6 +37,7 @@ class LayerSet(Frozen):
     base: int | None = None
     absent: str | None = Field(default=None, pattern="^(all|none)$")
     but: tuple[str, ...] = ()
+    optional: bool = False
 
     @property
     def size_names(self) -> set[str]:
@@ -51,9 +53,15 @@ class LayerSet(Frozen):
 
 
 def resolve_layers(
-    sets: Mapping[str, LayerSet], config: Mapping[str, Any], sizes: Mapping[str, int], layers: int
+    sets: Mapping[str, LayerSet],
+    config: Mapping[str, Any],
+    sizes: Mapping[str, int],
+    layers: int,
+    stored: Callable[[str, frozenset[int]], bool] = lambda name, layers: True,
 ) -> dict[str, frozenset[int]]:
     """The layers of every set, by its name; `all` is the decoder's.
+
+    `stored` says whether a checkpoint has tensors of a set's layers; asked for optional sets.
 
     Raises:
         InputError: the config lacks what a set is read from, or it is of another kind or length; names the key.
@@ -73,6 +81,8 @@ def resolve_layers(
             chosen &= _listed(rule, config, layers)
         for other in rule.but:
             chosen -= found[other]
+        if rule.optional and not stored(name, chosen):
+            chosen = frozenset()
         found[name] = chosen
     return found
 
