@@ -130,10 +130,9 @@ class _Binder:
         if self.tensors is None:
             return True
         for rule in family.tensors:
-            here = _here(rule.name, chain)
-            if here and rule.layers == (name,) and rule.placeholders == ("layer",):
-                if any(here.replace("{layer}", str(layer)) in self.tensors for layer in layers):
-                    return True
+            here = _here(rule.name, chain) if rule.layers == (name,) and rule.placeholders == ("layer",) else None
+            if here and any(here.replace("{layer}", str(layer)) in self.tensors for layer in layers):
+                return True
         return False
 
     def _sizes(self, family: Family, config: Mapping[str, Any], chain: tuple[Include, ...]) -> dict[str, int]:
