@@ -106,10 +106,13 @@ def _listed(rule: LayerSet, config: Mapping[str, Any], layers: int) -> frozenset
 
 
 def look_up(config: Mapping[str, Any], path: str) -> Any:
-    """A value of a config by its key, with dots for keys of nested objects; None where it is absent."""
+    """A value of a config by its key, with dots for keys of nested objects and places in lists; None where absent."""
     value: Any = config
     for part in path.split("."):
-        if not isinstance(value, Mapping):
+        if isinstance(value, Mapping):
+            value = value.get(part)
+        elif isinstance(value, list) and part.isdecimal() and int(part) < len(value):
+            value = value[int(part)]
+        else:
             return None
-        value = value.get(part)
     return value
