@@ -1,27 +1,38 @@
-"""What a plan consists of: files to write, and the steps that fill them, as byte ranges."""
+"""What a plan consists of: files to write, and the streams of source bytes that fill them.
+
+A stream is what is read together: one stored tensor, or the tensors of a quantised weight that a conversion turns
+into others. What it yields is cut into pieces, each a regular run of byte ranges that goes to one target file. So
+copying and converting are one thing to whoever splits, and a weight is always converted whole, before it is split:
+a scale computed from a rank's own slice would not be the whole model's.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from day0.artifacts.shards import Dropped
 from day0.safetensors_header import TensorInfo
-from tasks.reshard.slicing import Range
+
+Range = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """`rows` runs of `run` bytes, `stride` bytes apart in the source file, one after another in the target file."""
+    """`rows` runs of `run` bytes, `stride` bytes apart in what a stream yields, one after another in a target file.
+
+    `offset` is that of the first run, from the start of output number `output` of the stream; `target_offset` is
+    absolute in file number `target` of the plan.
+    """
 
     target: int
-    """Index into the plan's files."""
     target_offset: int
-    source_offset: int
+    offset: int
     rows: int
     run: int
     stride: int
+    output: int = 0
 
     @property
     def nbytes(self) -> int:
@@ -29,11 +40,31 @@ class Piece:
 
 
 @dataclass(frozen=True, slots=True)
-class Copy:
-    """One source tensor, read once, and every piece of it that is wanted."""
+class Conversion:
+    """How stored tensors become others: a name in tasks/reshard/convert, what comes out, and its parameters.
 
-    source: TensorInfo
+    `outputs` are (dtype as in a safetensors header, shape); `parameters` are sorted pairs, so that equal conversions
+    compare equal.
+    """
+
+    name: str
+    outputs: tuple[tuple[str, tuple[int, ...]], ...]
+    parameters: tuple[tuple[str, Any], ...] = ()
+
+    def parameter(self, name: str, default: Any = None) -> Any:
+        return dict(self.parameters).get(name, default)
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """`inputs[0]` is read from front to back; the others (scales) lie where their TensorInfo says, in any shard.
+
+    Without a conversion there is one input, and the one output is its bytes as they are stored.
+    """
+
+    inputs: tuple[TensorInfo, ...]
     pieces: tuple[Piece, ...]
+    conversion: Conversion | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +79,14 @@ class Fill:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """A part of a written tensor: the slice of a source tensor, one range per dimension; None for a fill."""
+    """A part of a written tensor: a slice of a source tensor, one range per dimension; `tensor` is None for a fill.
+
+    With a conversion the slice is one of what the conversion makes of the tensor.
+    """
 
     tensor: str | None
     slice: tuple[Range, ...]
-    conversion: str
+    conversion: str = "none"
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,27 +112,42 @@ class TargetFile:
     tensors: tuple[Written, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Rank:
+    """Where a rank stands in each kind of parallelism. Ranks of one pipeline stage are neighbours."""
+
+    rank: int
+    tp: int
+    pp: int
+    ep: int
+
+
 @dataclass(frozen=True)
 class WritePlan:
-    """All that the writer does. `rank` counts tensor parallel ranks fastest: pp * tp_size + tp."""
+    """All that the writer does.
+
+    `streams` has, per source file, those whose first input lies in it, by ascending offset: files may be taken in any
+    order and at the same time, and no two pieces or fills overlap. Every byte of every target file is in its header,
+    in one piece or in one fill.
+    """
 
     layout: str
     engine: str
     tp: int
     pp: int
+    ep: int
+    ranks: tuple[Rank, ...]
     files: tuple[TargetFile, ...]
-    steps: tuple[Copy | Fill, ...]
+    streams: Mapping[str, tuple[Stream, ...]]
+    fills: tuple[Fill, ...]
     dropped: tuple[Dropped, ...]
-    config_changes: Mapping[str, Any]
-    """Keys of config.json that must differ for the engine to read what was written."""
-
-    @property
-    def ranks(self) -> int:
-        return self.tp * self.pp
+    config_changes: Mapping[str, Any] = field(default_factory=dict)
+    """Keys of config.json that must differ for the engine to read what was written; None removes the key."""
 
     @property
     def bytes_read(self) -> int:
-        return sum(step.source.nbytes for step in self.steps if isinstance(step, Copy))
+        """Of tensor data; each byte once."""
+        return sum(tensor.nbytes for streams in self.streams.values() for s in streams for tensor in s.inputs)
 
     @property
     def bytes_written(self) -> int:

@@ -1,0 +1,191 @@
+"""What a rank holds of a stored tensor, as ranges of its dimensions and as runs of its bytes.
+
+Computed once for all tensors of one rule, shape and dtype: the half million tensors of a large model are some hundred
+such kinds.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from day0.architecture.bound import BoundRule
+from day0.architecture.companions import Grain
+from day0.errors import InputError
+from day0.safetensors_header import DTYPE_BITS
+from tasks.reshard.slicing import World, expert_range, rank_range
+from tasks.reshard.writes import Range
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A box of a tensor: `ranges` of its dimensions, which are `rows` runs of `run` bytes, `stride` apart."""
+
+    ranges: tuple[Range, ...]
+    offset: int
+    rows: int
+    run: int
+    stride: int
+
+    @property
+    def nbytes(self) -> int:
+        return self.rows * self.run
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """What one rank holds: boxes that follow each other along the divided dimension, then `padding` rows of zeros."""
+
+    shape: tuple[int, ...]
+    runs: tuple[Run, ...]
+    padding: int = 0
+    row_bytes: int = 0
+
+    @property
+    def nbytes(self) -> int:
+        return sum(run.nbytes for run in self.runs) + self.padding * self.row_bytes
+
+    @property
+    def whole(self) -> bool:
+        """All bytes as they are stored, nothing else."""
+        return len(self.runs) == 1 and self.runs[0].rows == 1 and self.runs[0].offset == 0 and not self.padding
+
+
+@dataclass(frozen=True, eq=False)
+class Kind:
+    """All that a cut depends on: the weight's rule, and how a tensor of it is stored. Compared by identity."""
+
+    rule: BoundRule
+    shape: tuple[int, ...]
+    dtype: str
+    grains: tuple[Grain, ...]
+
+
+class Cutter:
+    """Cuts for the ranks of a world."""
+
+    def __init__(self, world: World, vocab_multiple: int, whole_towers: bool) -> None:
+        self.world = world
+        self.vocab_multiple = vocab_multiple
+        self.whole_towers = whole_towers
+        self._kinds: dict[tuple[BoundRule, tuple[int, ...], str, tuple[Grain, ...]], Kind] = {}
+        self._cuts: dict[Kind, tuple[Cut, ...]] = {}
+
+    def kind(self, rule: BoundRule, shape: tuple[int, ...], dtype: str, grains: tuple[Grain, ...]) -> Kind:
+        """The one `Kind` with these properties."""
+        key = (rule, shape, dtype, grains)
+        found = self._kinds.get(key)
+        if found is None:
+            found = self._kinds[key] = Kind(rule, shape, dtype, grains)
+        return found
+
+    def cuts(self, kind: Kind) -> tuple[Cut, ...]:
+        """What each rank of a pipeline stage holds of such a tensor (of an expert's own tensor: its owners).
+
+        Raises:
+            InputError: a size does not divide, or a block of a quantised weight would be cut; names them.
+        """
+        found = self._cuts.get(kind)
+        if found is None:
+            each = self.world.expert_tp
+            ranks = range(self.world.stage_ranks)
+            found = tuple(self._cut(kind, rank % self.world.tp, rank // each, rank % each) for rank in ranks)
+            self._cuts[kind] = found
+        return found
+
+    def forget(self, kinds: Iterable[Kind]) -> None:
+        """Cut these anew when they are next asked for."""
+        for kind in kinds:
+            self._cuts.pop(kind, None)
+
+    def _cut(self, kind: Kind, tp: int, group: int, expert_tp: int) -> Cut:
+        rule = kind.rule
+        ranges = [(0, length) for length in kind.shape]
+        if rule.rule.experts is not None:
+            for i, grain in enumerate(kind.grains):
+                if grain.dim == rule.rule.experts:
+                    ranges[i] = expert_range(kind.shape[i], self.world.ep, group)
+        routed = rule.rule.kind == "routed_expert"
+        ranks, rank = (self.world.expert_tp, expert_tp) if routed else (self.world.tp, tp)
+        place = self._divided(kind, ranks)
+        if place is None:
+            return _joined(kind, [ranges], None)
+        boxes, padding = [], 0
+        start = 0
+        for segment in rule.segments:
+            if rule.rule.split.how == "vocab":
+                padded = -(-segment.size // self.vocab_multiple) * self.vocab_multiple
+                first, last = rank_range(padded, padded, ranks, rank, False, False, f"{rule.name}: padded vocabulary")
+                held = (min(first, segment.size), min(last, segment.size))
+                padding = (last - first) - (held[1] - held[0])
+            else:
+                what = f"{rule.name}: {segment.counted}"
+                uneven = rule.rule.split.uneven
+                held = rank_range(segment.size, segment.units, ranks, rank, segment.replicate, uneven, what)
+            stored = self._stored(kind, place, (start + held[0], start + held[1]), ranks, (start, start + segment.size))
+            boxes.append([stored if i == place else r for i, r in enumerate(ranges)])
+            start += segment.size
+        return _joined(kind, boxes, place, padding)
+
+    def _divided(self, kind: Kind, ranks: int) -> int | None:
+        """The stored dimension that is divided, or None."""
+        rule = kind.rule
+        if rule.dim is None or (ranks == 1 and rule.rule.split.how != "vocab"):
+            return None
+        if self.whole_towers and rule.rule.kind in ("vision", "audio", "projector"):
+            return None
+        return next((i for i, grain in enumerate(kind.grains) if grain.dim == rule.dim), None)
+
+    def _stored(self, kind: Kind, place: int, held: Range, ranks: int, segment: Range) -> Range:
+        """A range of the weight's dimension, as one of the stored dimension `place`."""
+        grain = kind.grains[place].size
+        first, last = held
+        end = segment[1]
+        if grain == 1:
+            return held
+        if first % grain or (last % grain and last != kind.rule.shape[kind.rule.dim or 0]):
+            raise InputError(_cuts_block(kind, grain, held, ranks, end - segment[0]))
+        return first // grain, -(-last // grain)
+
+
+def _cuts_block(kind: Kind, grain: int, held: Range, ranks: int, size: int) -> str:
+    rule = kind.rule
+    legal = [t for t in range(1, ranks) if size % t == 0 and (size // t) % grain == 0]
+    legal_text = f"legal are tp {', '.join(map(str, legal))}" if legal else "no tp is legal"
+    return (
+        f"{rule.name}: {size:,} divided by tp {ranks} is {held[1] - held[0]:,}, which is no multiple of its "
+        f"quantisation block of {grain}; {legal_text}, or convert it (--weight-dtype bfloat16)"
+    )
+
+
+def _joined(kind: Kind, boxes: Sequence[Sequence[Range]], place: int | None, padding: int = 0) -> Cut:
+    runs = tuple(_run(kind, tuple(box)) for box in boxes)
+    shape = tuple(last - first for first, last in boxes[0])
+    if place is not None:
+        length = sum(box[place][1] - box[place][0] for box in boxes) + padding
+        shape = tuple(length if i == place else n for i, n in enumerate(shape))
+    row = nbytes(kind.dtype, kind.shape[1:])
+    return Cut(shape, tuple(run for run in runs if run.nbytes), padding, row)
+
+
+def _run(kind: Kind, box: tuple[Range, ...]) -> Run:
+    """The bytes of a box. It may be partial in one dimension besides the first."""
+    shape = kind.shape
+    partial = [i for i, (first, last) in enumerate(box) if (first, last) != (0, shape[i])]
+    if not partial:
+        size = nbytes(kind.dtype, shape)
+        return Run(box, 0, 1, size, size)
+    inner = partial[-1]
+    unit = nbytes(kind.dtype, shape[inner + 1 :])
+    rows = math.prod(last - first for first, last in box[:inner])
+    run, stride = (box[inner][1] - box[inner][0]) * unit, shape[inner] * unit
+    offset = sum(first * nbytes(kind.dtype, shape[i + 1 :]) for i, (first, _) in enumerate(box))
+    if any(i != 0 for i in partial[:-1]):
+        raise InputError(f"{kind.rule.name}: a split in dimensions {partial} at once is not supported")
+    return Run(box, offset, rows, run, stride) if rows > 1 else Run(box, offset, 1, run, run)
+
+
+def nbytes(dtype: str, shape: tuple[int, ...]) -> int:
+    """Bytes of a tensor, or of a part of it; values of less than a byte fill whole bytes together."""
+    return math.prod(shape) * DTYPE_BITS[dtype] // 8
