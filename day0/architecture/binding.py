@@ -26,15 +26,19 @@ def bind(family: Family, config: Mapping[str, Any], tensors: Mapping[str, Tensor
     Raises:
         InputError: a size, flag or layer list of the config is missing or malformed; names the key.
     """
-    keys = {normalised(name)[0] for name in tensors} if tensors is not None else None
-    return _Binder(tensors, keys).bind(family, config)
+    return _Binder(tensors).bind(family, config)
 
 
 class _Binder:
     """Binds a family and all that it includes."""
 
-    def __init__(self, tensors: Mapping[str, TensorInfo] | None, keys: set[str] | None) -> None:
-        self.tensors, self.keys = tensors, keys
+    def __init__(self, tensors: Mapping[str, TensorInfo] | None) -> None:
+        self.tensors = tensors
+
+    @functools.cached_property
+    def keys(self) -> set[str] | None:
+        """The tensors' names without their numbers, for families that must know them."""
+        return {normalised(name)[0] for name in self.tensors} if self.tensors is not None else None
 
     def bind(self, family: Family, config: Mapping[str, Any]) -> BoundFamily:
         return self._bind(family, config, (Include(family=family.name, rename={"": self._prefix(family)}),))
@@ -42,7 +46,7 @@ class _Binder:
     def _prefix(self, family: Family) -> str:
         """Of the beginnings that names may have, the one that the checkpoint uses."""
         first = family.tensors[0].name if family.tensors else ""
-        for prefix in family.prefixes:
+        for prefix in family.prefixes if len(family.prefixes) > 1 else ():
             if self.keys is not None and normalised(prefix + first)[0] in self.keys:
                 return prefix
         return family.prefixes[0]
@@ -116,8 +120,11 @@ class _Binder:
         if include.optional and self.keys is None and include.config and nested is None:
             return None
         family, chain = load_family(include.family), (include, *chain)
-        if include.optional and self.keys is not None and not self._has_some(family, chain):
-            return None
+        if (include.optional or include.otherwise) and self.keys is not None and not self._has_some(family, chain):
+            if include.optional:
+                return None
+            other = load_family(include.otherwise) if include.otherwise else family
+            family = other if self._has_some(other, chain) else family
         return self._bind(family, {**config, **(nested or {})}, chain)
 
     def _has_some(self, family: Family, chain: tuple[Include, ...]) -> bool:

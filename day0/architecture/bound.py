@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import itertools
 import math
+import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -18,6 +19,9 @@ from day0.architecture.companions import Companion, Grain, grains, weight_names
 from day0.architecture.family import PLACEHOLDER, Constant, Family, LayoutRule, Target, TensorRule
 from day0.errors import InputError
 from day0.safetensors_header import TensorInfo
+
+#: A number, or a rule's placeholder, as a part of a name after the first.
+_NUMBER = re.compile(r"\.(0|[1-9][0-9]{0,5}|\{\w+\})(?=\.|\Z)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +51,7 @@ class BoundRule:
     @cached_property
     def slots(self) -> tuple[str | int, ...]:
         """Where the name has a number: the placeholder, or the number that is written there."""
-        parts = (part for part in self.name.split(".") if _is_number(part) or PLACEHOLDER.fullmatch(part))
-        return tuple(int(part) if _is_number(part) else part[1:-1] for part in parts)
+        return tuple(part[1:-1] if part[0] == "{" else int(part) for part in _NUMBER.split(self.name)[1::2])
 
     def named(self, numbers: Mapping[str, int]) -> str:
         return PLACEHOLDER.sub(lambda found: str(numbers[found[1]]), self.name)
@@ -142,7 +145,7 @@ class BoundFamily:
         return found
 
     def _grains(self, tensor: TensorInfo, rule: BoundRule, companion: Companion | None) -> tuple[Grain, ...] | None:
-        fit = (id(rule), companion, tensor.shape, tensor.dtype)
+        fit = (id(rule), id(companion), tensor.shape, tensor.dtype)
         if fit not in self._fits:
             self._fits[fit] = grains(tensor.shape, rule.shape, tensor.dtype, companion)
         return self._fits[fit]
@@ -201,19 +204,8 @@ def _refuse_missing(rule: BoundRule, seen: set[tuple[int, ...]]) -> None:
 
 def normalised(name: str) -> tuple[str, tuple[int, ...]]:
     """A tensor's or a rule's name with `#` for every part that is a number or a placeholder, and the numbers."""
-    parts = name.split(".")
-    numbers = []
-    for position, part in enumerate(parts):
-        if _is_number(part):
-            numbers.append(int(part))
-            parts[position] = "#"
-        elif part[:1] == "{":
-            parts[position] = "#"
-    return ".".join(parts), tuple(numbers)
-
-
-def _is_number(part: str) -> bool:
-    return part.isdecimal() and part.isascii() and (part == "0" or part[0] != "0") and len(part) <= 6
+    parts = _NUMBER.split(name)
+    return ".#".join(parts[::2]), tuple(int(part) for part in parts[1::2] if part[0] != "{")
 
 
 def _may_be(rule: BoundRule, numbers: tuple[int, ...]) -> bool:

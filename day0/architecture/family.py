@@ -228,6 +228,8 @@ class Include(Frozen):
     """The same for the names in a layout."""
     skip: tuple[str, ...] = ()
     """Rules of it (or of what it includes), by the names that they have in it, that do not apply here."""
+    otherwise: str | None = None
+    """The family that is included instead where the checkpoint has none of this one, but of that."""
     optional: bool = False
     """Left out where the checkpoint (or without one, the config) has none of it."""
 
