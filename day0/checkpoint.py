@@ -78,6 +78,8 @@ class Examination:
     files: dict[str, Header] = field(default_factory=dict)
     tensors: dict[str, TensorInfo] = field(default_factory=dict)
     index: str | None = None
+    absent: dict[str, str] = field(default_factory=dict)
+    """Tensors that the index names, with their files, and that no readable file holds where it says."""
     total_size: Any = None
     """The index's own statement, which may be absent or wrong: it is advisory."""
     faults: list[Fault] = field(default_factory=list)
@@ -294,3 +296,4 @@ def _compare(root: Path, shards: list[str], placed: dict[str, str], found: Exami
         if file in found.files and (file, name) not in known:
             where = f"; it is in {elsewhere[name][0]}" if name in elsewhere else ""
             found.fault("missing_tensor", file, name, f"the index places it in this file, which lacks it{where}")
+    found.absent = placed

@@ -1,64 +1,216 @@
-"""Quantised weights and their scales belong together: neither may stand alone.
+"""Quantised weights and their scales belong together: neither may stand alone, and their shapes must fit.
 
-A loader that does not find a scale may go on with ones, which gives a model that answers, wrongly. Names are matched
-from their end, never by substring. The ways of naming are those of published checkpoints: block FP8
-(`weight_scale_inv`), compressed-tensors (`weight_packed`, `weight_scale`), W8A8 (`weight_scale`, `deq_scale`),
-bitsandbytes (`SCB`), MXFP4 (`_blocks`, `_scales`), and `scale` in E8M0.
+A loader that does not find a scale may go on with ones, and one that finds a scale of another shape may broadcast it:
+a model that answers, wrongly. Which names and dtypes belong together, and how their shapes do, is data:
+configs/quantised.yaml. Names are matched from their end, never by substring, and a dtype is tested, not its width.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import functools
+from collections.abc import Container, Iterator, Mapping
+from typing import Any
 
+from pydantic import Field
+
+from day0.artifacts.base import Frozen
 from day0.artifacts.snapshot import Fault
+from day0.config import load_config
+from day0.home import configs
 from day0.safetensors_header import TensorInfo
 
-_FP8 = ("F8_E4M3", "F8_E5M2", "F8_E4M3FNUZ", "F8_E5M2FNUZ")
-_SCALE_ENDINGS = ("_scale_inv", "_scale", "_scale_2", ".scale", "_scales")
+Shape = tuple[int, ...]
+Block = tuple[int | None, int | None]
+"""Rows and columns that share a scale; None: all of them."""
+
+#: The block that a config's `weight_block_size` stands in place of.
+_USUAL_BLOCK = (128, 128)
+#: How many fused parts with blocks of their own a weight may have: q, k and v; gate and up; or one for each rank.
+_PARTS = range(2, 17)
+#: Values in a 32-bit word, by the bits of one: 8, 4, 3 (32 in three words) and 2.
+_PACKED = (4, 8, 16)
 
 
-def unpaired(tensors: Mapping[str, TensorInfo]) -> Iterator[Fault]:
-    """A fault for every quantised tensor without its scale, and for every scale without its tensor."""
+class Format(Frozen):
+    """One way of storing a quantised weight. See configs/quantised.yaml for the fields."""
+
+    weight: str
+    dtypes: frozenset[str]
+    scale: str
+    scales: frozenset[str]
+    law: tuple[str, ...]
+    sure: bool = True
+    also: tuple[str, ...] = ()
+    may: tuple[str, ...] = ()
+
+    @property
+    def companions(self) -> tuple[str, ...]:
+        """Endings of every tensor that stands beside the weight."""
+        return (self.scale, *self.also, *self.may)
+
+
+class Formats(Frozen):
+    """The file configs/quantised.yaml."""
+
+    ambiguous: dict[str, frozenset[str]] = Field(default_factory=dict)
+    formats: tuple[Format, ...]
+
+
+@functools.lru_cache(maxsize=1)
+def known_formats() -> Formats:
+    return load_config(configs() / "quantised.yaml", Formats)
+
+
+def stated_block(config: Mapping[str, Any]) -> tuple[int, int] | None:
+    """The `weight_block_size` of a config, if it states a usable one."""
+    for part in (config, config.get("text_config")):
+        quantization = part.get("quantization_config") if isinstance(part, Mapping) else None
+        size = quantization.get("weight_block_size") if isinstance(quantization, Mapping) else None
+        if isinstance(size, list) and len(size) == 2 and all(type(n) is int and n > 0 for n in size):
+            return size[0], size[1]
+    return None
+
+
+def unpaired(
+    tensors: Mapping[str, TensorInfo], block: tuple[int, int] | None = None, absent: Container[str] = ()
+) -> Iterator[Fault]:
+    """A fault for every quantised tensor without a scale that fits, and for every scale without its tensor.
+
+    Args:
+        block: rows and columns of a block, where the config states them.
+        absent: tensors that the index names and no readable file holds: that is a fault already, so not one of pairs.
+    """
+    kinds: dict[tuple[str, str], tuple[tuple[Format, ...], str | None]] = {}
+    fitting: dict[tuple[Shape, Shape, tuple[str, ...]], bool] = {}
     for tensor in tensors.values():
-        wanted = _scales_of(tensor)
-        if wanted and not any(name in tensors for name in wanted):
-            detail = f"it is stored as {tensor.dtype}, but its scale {wanted[0]} is missing"
-            yield Fault(kind="scale_pair", file=tensor.file, tensor=tensor.name, detail=detail)
-        wanted = _weights_of(tensor)
-        if wanted and not any(name in tensors for name in wanted):
-            detail = f"it is a scale, but there is no {wanted[0]} that it could belong to"
-            yield Fault(kind="scale_pair", file=tensor.file, tensor=tensor.name, detail=detail)
+        key = (_tail(tensor.name), tensor.dtype)
+        if key not in kinds:
+            kinds[key] = _kind(*key)
+        candidates, ending = kinds[key]
+        if candidates and (problem := _problem(tensor, candidates, tensors, block, absent, fitting)):
+            yield Fault(kind="scale_pair", file=tensor.file, tensor=tensor.name, detail=problem)
+        if ending and (problem := _orphan(tensor, ending, tensors, absent)):
+            yield Fault(kind="scale_pair", file=tensor.file, tensor=tensor.name, detail=problem)
 
 
-def _scales_of(tensor: TensorInfo) -> list[str]:
-    """The names of which one must exist for a quantised tensor; empty for any other tensor."""
-    name = tensor.name
-    if name.endswith(_SCALE_ENDINGS):
-        return []
-    stem = name.rpartition(".")[0]
-    if name.endswith(".weight_packed"):
-        return [f"{stem}.weight_scale"]
-    if name.endswith("_blocks") and tensor.dtype == "U8":
-        return [f"{name.removesuffix('_blocks')}_scales"]
-    if tensor.dtype in _FP8:
-        plain = [f"{name}_scale_inv", f"{name}_scale"]
-        return [*plain, f"{stem}.scale"] if name.endswith(".weight") else plain
-    if tensor.dtype == "I8" and name.endswith(".weight"):
-        return [f"{name}_scale", f"{stem}.deq_scale", f"{stem}.scale", f"{stem}.SCB"]
-    return []
+def _tail(name: str) -> str:
+    """The last two parts of a name with the dot before them: all that endings look at, and few in any model."""
+    return "." + ".".join(name.rsplit(".", 2)[-2:])
 
 
-def _weights_of(tensor: TensorInfo) -> list[str]:
-    """The names of which one must exist for a scale; empty for any other tensor."""
-    name = tensor.name
-    for ending in (".weight_scale_inv", ".weight_scale_2", ".weight_scale"):
-        if name.endswith(ending):
-            stem = name.removesuffix(ending)
-            return [f"{stem}.weight", f"{stem}.weight_packed"]
-    if name.endswith("_scale_inv"):  # fused experts: gate_up_proj and gate_up_proj_scale_inv
-        return [name.removesuffix("_scale_inv")]
-    if name.endswith("_scales") and tensor.dtype == "U8":
-        return [f"{name.removesuffix('_scales')}_blocks"]
-    if name.endswith(".scale") and tensor.dtype == "F8_E8M0":
-        return [f"{name.removesuffix('.scale')}.weight"]
-    return []
+def _kind(tail: str, dtype: str) -> tuple[tuple[Format, ...], str | None]:
+    """The formats that a tensor may be a quantised weight of, and the ending by which it is a companion of one."""
+    known = known_formats()
+    endings = {ending for format_ in known.formats for ending in format_.companions}
+    ending = max((e for e in endings if tail.endswith(e)), key=len, default=None)
+    if ending:
+        return (), ending if dtype in known.ambiguous.get(ending, {dtype}) else None
+    return tuple(f for f in known.formats if tail.endswith(f.weight) and dtype in f.dtypes), None
+
+
+def _problem(
+    weight: TensorInfo,
+    candidates: tuple[Format, ...],
+    tensors: Mapping[str, TensorInfo],
+    block: tuple[int, int] | None,
+    absent: Container[str],
+    fitting: dict[tuple[Shape, Shape, tuple[str, ...]], bool],
+) -> str | None:
+    """Why a quantised tensor cannot be read, or None."""
+    problems = []
+    for format_ in candidates:
+        stem = weight.name.removesuffix(format_.weight)
+        scale = tensors.get(stem + format_.scale)
+        if scale is None:
+            if stem + format_.scale in absent:
+                return None
+            continue
+        lacks = [stem + e for e in format_.also if stem + e not in tensors and stem + e not in absent]
+        key = (weight.shape, scale.shape, format_.law)
+        if key not in fitting:
+            fitting[key] = any(fits(weight.shape, scale.shape, law, block) for law in format_.law)
+        if scale.dtype not in format_.scales:
+            problems.append((0, f"its scale {scale.name} is stored as {scale.dtype}"))
+        elif not fitting[key]:
+            shapes = f"{list(scale.shape)} does not fit its own {list(weight.shape)}"
+            problems.append((1, f"the shape of its scale {scale.name} {shapes}"))
+        elif lacks:
+            problems.append((2, f"it is stored as {weight.dtype}, but its {lacks[0]} is missing"))
+        else:
+            return None
+    if problems:
+        return max(problems, key=lambda problem: problem[0])[1]  # of the format that comes nearest
+    for format_ in candidates:
+        stem = weight.name.removesuffix(format_.weight)
+        if format_.sure or any(stem + ending in tensors for ending in format_.also):
+            return f"it is stored as {weight.dtype}, but its scale {stem}{format_.scale} is missing"
+    return None
+
+
+def _orphan(tensor: TensorInfo, ending: str, tensors: Mapping[str, TensorInfo], absent: Container[str]) -> str | None:
+    """Why a tensor that belongs to a quantised weight stands alone, or None."""
+    stem = tensor.name.removesuffix(ending)
+    owners = [(stem + weight, dtypes) for weight, dtypes in _owners(ending)]
+    for name, dtypes in owners:
+        if tensors[name].dtype in dtypes if name in tensors else name in absent:
+            return None
+    if there := [tensors[name] for name, _ in owners if name in tensors]:
+        return f"it is a scale of {there[0].name}, which is stored as {there[0].dtype} and has none"
+    return f"it is a scale, but there is no {owners[0][0]} that it could belong to"
+
+
+@functools.cache
+def _owners(ending: str) -> tuple[tuple[str, frozenset[str]], ...]:
+    """Endings and dtypes of the weights that a companion with this ending may belong to."""
+    found: dict[str, frozenset[str]] = {}
+    for format_ in known_formats().formats:
+        if ending in format_.companions:
+            found[format_.weight] = found.get(format_.weight, frozenset()) | format_.dtypes
+    return tuple(found.items())
+
+
+def fits(weight: Shape, scale: Shape, law: str, block: tuple[int, int] | None = None) -> bool:
+    """Whether a scale's shape follows from the weight's by one of the laws of configs/quantised.yaml."""
+    match law:
+        case "any":
+            return True
+        case "rows":
+            return scale == weight[:-1]
+        case "grouped":
+            return _grouped(weight, scale)
+    rows, _, columns = law.partition("x")
+    size: Block = (None if rows == "*" else int(rows), None if columns == "*" else int(columns))
+    if size == _USUAL_BLOCK and block:
+        size = block
+    *leading, n, k = weight if len(weight) > 1 else (*weight, 1)
+    stacked = tuple(leading)
+    for down in _blocks_of_rows(n, size[0]):
+        across = 1 if size[1] is None else -(-k // size[1])
+        shapes = {(*stacked, down, across)}
+        if across == 1:
+            shapes.add((*stacked, down))
+        if across == down == 1:
+            shapes |= {stacked, (*stacked, 1), (), (1,)}
+        if scale in shapes:
+            return True
+    return False
+
+
+def _blocks_of_rows(rows: int, size: int | None) -> Iterator[int]:
+    """How many blocks a weight's rows make: as one, or as equal parts that were fused when they had their scales."""
+    if size is None:
+        yield 1
+        return
+    yield -(-rows // size)
+    if size > 1:
+        yield from (parts * -(-(rows // parts) // size) for parts in _PARTS if rows % parts == 0)
+
+
+def _grouped(weight: Shape, scale: Shape) -> bool:
+    """GPTQ [inputs / packed, outputs], AWQ [inputs, outputs / packed]; scales [groups, outputs]."""
+    if len(weight) != 2 or len(scale) != 2 or not scale[0]:
+        return False
+    groups, outputs = scale
+    if weight[1] == outputs:  # three words hold 32 values of 3 bits
+        return any(weight[0] * packed % groups == 0 for packed in _PACKED) or weight[0] * 32 % (3 * groups) == 0
+    return weight[0] % groups == 0 and any(weight[1] * packed == outputs for packed in _PACKED)

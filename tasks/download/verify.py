@@ -11,11 +11,13 @@ from day0.artifacts.snapshot import Fault, FaultKind
 from day0.checkpoint import Examination, PathFault, examine_folder, locate, read_config
 from day0.errors import InputError
 from day0.files import FileRef, git_blob_sha1
+from day0.hash_cache import FileChanged
 from day0.verdict import Check, Verdict, worst
-from tasks.download.hashes import FileChanged, hash_files
+from tasks.download.hashes import hash_files
 from tasks.download.listing import Listing, list_folder
 from tasks.download.manifest import IN_FOLDER, Manifest
-from tasks.download.scales import unpaired
+from tasks.download.scales import stated_block, unpaired
+from tasks.download.signatures import NAME, Signature, find_signature
 
 logger = logging.getLogger("day0.download")
 
@@ -37,6 +39,10 @@ class VerifyReport(Frozen):
     digests_from: Literal["hub", "manifest", "none"]
     checked_files: int
     """How many files' contents were compared with a digest."""
+    signature: Check | None = None
+    """None: the release is not signed, and need not be."""
+    signature_faults: tuple[Fault, ...] = ()
+    """Those of `faults` that are about the signature."""
 
     @property
     def checks(self) -> tuple[Check, ...]:
@@ -49,6 +55,7 @@ class VerifyReport(Frozen):
             self._digests(),
             self._check("structure", structure, f"{self.tensors} tensors agree with their index", tensors),
             self._check("safe files", set(_SAFETY), "nothing that would be loaded can run code or lies elsewhere", {}),
+            *((self.signature,) if self.signature else ()),
         )
 
     @property
@@ -86,8 +93,10 @@ def verify_folder(
     """
     found = examine_folder(root)
     listing = list_folder(root, set(found.files) | {f.file for f in found.faults if f.file})
-    faults = [*found.faults, *unpaired(found.tensors), *listing.faults]
-    warnings = [*_about_index(found), *_about_config(root, listing, faults), *listing.warnings]
+    config, about_config = _config(root, listing)
+    pairs = unpaired(found.tensors, stated_block(config), found.absent)
+    faults = [*found.faults, *pairs, *about_config.faults, *listing.faults]
+    warnings = [*_about_index(found), *about_config.warnings, *listing.warnings]
     digests: dict[str, str] = {}
     checked = 0
     if manifest:
@@ -192,20 +201,21 @@ def _about_index(found: Examination) -> list[Fault]:
     return [Fault(kind="index", file=found.index, detail=detail)]
 
 
-def _about_config(root: Path, listing: Listing, faults: list[Fault]) -> list[Fault]:
-    warnings = []
+def _config(root: Path, listing: Listing) -> tuple[dict[str, Any], Listing]:
+    """The config (empty where there is none that can be read), and what is to be said about it."""
+    about = Listing()
     if "config.json" not in listing.files:
-        warnings.append(Fault(kind="index", file="config.json", detail="it is missing: the model cannot be profiled"))
-        return warnings
+        about.warning("index", "config.json", "it is missing: the model cannot be profiled")
+        return {}, about
     try:
         config = read_config(root)
     except InputError as error:
-        faults.append(Fault(kind="index", file="config.json", detail=str(error)))
-        return warnings
+        about.fault("index", "config.json", str(error))
+        return {}, about
     if "auto_map" in config:
         detail = "its auto_map asks for code that came with the model; day0 does not run it"
-        warnings.append(Fault(kind="unsafe_file", file="config.json", detail=detail))
-    return warnings
+        about.warning("unsafe_file", "config.json", detail)
+    return config, about
 
 
 def _unique(faults: list[Fault]) -> tuple[Fault, ...]:

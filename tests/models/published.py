@@ -1,6 +1,6 @@
 """Published checkpoints as sparse files: the real names, shapes and dtypes in real headers, and no data.
 
-    python -m tests.models.published NAME DIR [--shards N]
+    python -m tests.models.published NAME DIR [--shards N] [--experts N]
 
 A checkpoint of 1.45 TB takes some seconds to make and some dozen MB on the disk. The tables and where they are from:
 published/README.md.
@@ -47,22 +47,29 @@ def published_config(name: str) -> dict[str, Any] | None:
     return {key: value for key, value in config.items() if key not in pair.get("drop", ())}
 
 
-def published_tensors(name: str) -> list[Tensor]:
-    """Name, dtype and shape of every tensor, in the order of the model's modules."""
-    tensors = [
-        (tensor, row["dtype"], tuple(row["shape"])) for row in table(name)["tensors"] for tensor in expand(row["name"])
-    ]
+def published_tensors(name: str, experts: int | None = None) -> list[Tensor]:
+    """Name, dtype and shape of every tensor, in the order of the model's modules.
+
+    Of a layer's experts that are stored one by one, only the first `experts` are given, where that is not None.
+    """
+    rows = table(name)["tensors"]
+    tensors = [(t, row["dtype"], tuple(row["shape"])) for row in rows for t in expand(row["name"], experts)]
     return sorted(tensors, key=lambda tensor: _natural(tensor[0]))
 
 
-def make_published(name: str, root: Path, shards: int | None = None) -> Path:
-    """Write the checkpoint `name` into the folder `root` as sparse files; `shards` is by default what was published."""
+def make_published(name: str, root: Path, shards: int | None = None, experts: int | None = None) -> Path:
+    """Write the checkpoint `name` into the folder `root` as sparse files.
+
+    Args:
+        shards: how many files; by default as published.
+        experts: keep only so many of each layer's experts that are stored one by one, for a quick test.
+    """
     root.mkdir(parents=True, exist_ok=True)
     if config := published_config(name):
         (root / "config.json").write_text(json.dumps(config, indent=2))
     pair = _pairs().get(name, {})
     apart = pair.get("apart", {})
-    tensors = published_tensors(name)
+    tensors = published_tensors(name, experts)
     count = (shards or table(name)["stated"]["files"]) - len(apart)
     cut = _cut([tensor for tensor in tensors if tensor[0] not in apart], count)
     files = dict(zip(_file_names(pair, len(cut)), cut, strict=True))
@@ -78,9 +85,12 @@ def make_published(name: str, root: Path, shards: int | None = None) -> Path:
     return root
 
 
-def expand(pattern: str) -> Iterator[str]:
-    """`layers.0-1,3.w` → `layers.0.w`, `layers.1.w`, `layers.3.w`."""
+def expand(pattern: str, experts: int | None = None) -> Iterator[str]:
+    """`layers.0-1,3.w` → `layers.0.w`, `layers.1.w`, `layers.3.w`; of `experts.0-255` the first `experts`."""
     parts = [_numbers(part) if _RANGES.fullmatch(part) else [part] for part in pattern.split(".")]
+    for before, part in itertools.pairwise(parts):
+        if before == ["experts"]:
+            del part[len(part) if experts is None else experts :]
     return map(".".join, itertools.product(*parts))
 
 
@@ -142,8 +152,9 @@ def main() -> None:
     parser.add_argument("name", choices=NAMES, metavar="NAME", help=", ".join(NAMES))
     parser.add_argument("folder", type=Path, metavar="DIR")
     parser.add_argument("--shards", type=int, help="how many files; by default as published")
+    parser.add_argument("--experts", type=int, help="keep only so many experts of each layer")
     args = parser.parse_args()
-    make_published(args.name, args.folder, args.shards)
+    make_published(args.name, args.folder, args.shards, args.experts)
 
 
 if __name__ == "__main__":
