@@ -17,10 +17,27 @@ from flows.output import Answer
 @click.option("--tp", type=click.IntRange(1), required=True, help="Tensor parallel size.")
 @click.option("--pp", type=click.IntRange(1), default=1, show_default=True, help="Pipeline parallel size.")
 @click.option("--ep", type=click.IntRange(1), default=1, show_default=True, help="Expert parallel size.")
-@click.option("--weight-dtype", help="What the weights are written as; by default what they are.")
+@click.option("--weight-dtype", help="What weights are written as (bfloat16, int8, fp8, …); by default as they are.")
+@click.option(
+    "--towers",
+    type=click.Choice(["auto", "split", "replicate"]),
+    default="auto",
+    show_default=True,
+    help="Split towers of images and sound over tensor parallel ranks, or give each rank all of them.",
+)
+@click.option("--hashes/--no-hashes", default=True, help="Take the SHA-256 of all that is read and written.")
 @click.option("--dry-run", is_flag=True, help="Read headers only and write nothing.")
 def command(
-    src: Path, dst: Path, layout: str, tp: int, pp: int, ep: int, weight_dtype: str | None, dry_run: bool
+    src: Path,
+    dst: Path,
+    layout: str,
+    tp: int,
+    pp: int,
+    ep: int,
+    weight_dtype: str | None,
+    towers: str,
+    hashes: bool,
+    dry_run: bool,
 ) -> Answer:
     import time
 
@@ -28,29 +45,37 @@ def command(
     from day0.checkpoint import open_checkpoint
     from day0.errors import CheckFailed, InputError
     from day0.verdict import Verdict
+    from tasks.download.manifest import recorded
+    from tasks.reshard.partial import plan_key, refuse_occupied, resumable_folder
     from tasks.reshard.planner import plan_writes
+    from tasks.reshard.reflink import BLOCK, supports_reflink
     from tasks.reshard.render import show
     from tasks.reshard.shards import describe, write_shards
-    from tasks.reshard.writer import new_folder, refuse_occupied
 
     start = time.monotonic()
     refuse_occupied(dst)
     if dst.resolve().is_relative_to(src.resolve()):
         raise InputError(f"{dst} lies inside {src}; a checkpoint is not changed, give a folder outside it")
     checkpoint = open_checkpoint(src)
-    plan = plan_writes(checkpoint, find_family(checkpoint.config), layout, tp, pp, ep, weight_dtype)
+    family = find_family(checkpoint.config)
+    place = next(folder for folder in dst.resolve().parents if folder.is_dir())
+    shard = checkpoint.path(next(iter(checkpoint.files)))
+    block = BLOCK if layout == "hf" and not dry_run and supports_reflink(place, shard) else 0
+    known = recorded(src) if hashes else None
+    expected = {name: file.sha256 for name, file in known.files.items() if file.sha256} if known else None
+    plan = plan_writes(checkpoint, family, layout, tp, pp, ep, weight_dtype, towers=towers, share_block=block)
     if dry_run:
         files = describe(plan, checkpoint)
     else:
-        with new_folder(dst) as root:
-            shards = write_shards(plan, checkpoint, root)
+        with resumable_folder(dst, plan_key(plan, checkpoint)) as partial:
+            shards = write_shards(plan, checkpoint, partial.root, expected, hashes=hashes, journal=partial.journal)
             failed = [check for check in shards.checks if check.verdict is Verdict.FAIL]
             if failed:
                 raise CheckFailed(failed[0].reason)
-        files = [file.model_dump(mode="json") for file in shards.files]
+        files = [{**file.model_dump(mode="json"), "sha256": file.sha256 or None} for file in shards.files]
     answer = {
         "layout": layout,
-        "ranks": plan.ranks,
+        "ranks": len(plan.ranks),
         "bytes_read": plan.bytes_read,
         "bytes_written": sum(file["bytes"] for file in files),
         "files": files,

@@ -23,7 +23,7 @@ from day0.safetensors_header import DTYPE_BITS
 from tasks.reshard.conversions import Chosen, choose_conversions
 from tasks.reshard.cuts import Cut, Cutter
 from tasks.reshard.layouts import LAYOUTS, Layout, Place, Placed
-from tasks.reshard.slicing import World
+from tasks.reshard.slicing import World, stage_layers
 from tasks.reshard.units import Draft, Unit
 from tasks.reshard.writes import Fill, Origin, Piece, Range, Stream, TargetFile, WritePlan, Written
 
@@ -76,6 +76,7 @@ def plan_writes(
         pp=world.pp,
         ep=world.ep,
         ranks=world.ranks(),
+        stages=tuple(stage_layers(bound.layers, pp)),
         files=files,
         streams=streams,
         fills=fills,

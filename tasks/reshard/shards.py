@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import fnmatch
 import json
 import shutil
@@ -11,14 +12,13 @@ from typing import Any
 
 from day0.artifacts.shards import RankShards
 from day0.checkpoint import INDEX, Checkpoint
-from day0.errors import CheckFailed, InputError
+from day0.errors import CheckFailed
 from day0.files import FileRef, atomic_write, digest_of, file_ref, sha256_file
-from day0.safetensors_header import HeaderFault, read_header
 from day0.verdict import Check, Verdict
+from tasks.reshard.checks import accounted_check, read_back_check, sources_check
+from tasks.reshard.ranks_file import RANKS, ranks_json
 from tasks.reshard.writer import Hashes, write_files
-from tasks.reshard.writes import Copy, TargetFile, WritePlan
-
-RANKS = "ranks.json"
+from tasks.reshard.writes import TargetFile, WritePlan
 
 #: What an engine reads beside the weights. Never the source's index (it names files that are not there), weights in
 #: other formats, or code.
@@ -30,25 +30,41 @@ SUPPORT = (
 
 
 def write_shards(
-    plan: WritePlan, checkpoint: Checkpoint, root: Path, expected: Mapping[str, str] | None = None
+    plan: WritePlan,
+    checkpoint: Checkpoint,
+    root: Path,
+    expected: Mapping[str, str] | None = None,
+    *,
+    hashes: bool = True,
+    journal: Path | None = None,
 ) -> RankShards:
     """Carry the plan out below the folder `root`; `ranks.json` comes last.
 
     Args:
         expected: SHA-256 of the source's files by name, where they are known.
+        hashes: whether to take the SHA-256 of all weights that are read and written.
+        journal: where the writer keeps what is done, so that an interrupted run goes on from there.
 
     Raises:
         CheckFailed: a source file is not what was expected, or what was written does not read back.
         InputError: no space, or a source file cannot be read.
     """
-    hashes = write_files(plan, checkpoint, root, expected)
+    taken = write_files(plan, checkpoint, root, expected, hashes=hashes, journal=journal)
     support = [ref for folder in _folders(plan) for ref in _write_support(plan, checkpoint, root, folder, expected)]
-    rank_files = [FileRef(name=file.name, bytes=file.nbytes, sha256=hashes.targets[file.name]) for file in plan.files]
+    rank_files = [
+        FileRef(name=file.name, bytes=file.nbytes, sha256=taken.targets.get(file.name, "")) for file in plan.files
+    ]
     indexes = _write_indexes(plan, root)
-    source = _source_digest(checkpoint, hashes.sources)
+    source = _source_digest(checkpoint, taken.sources)
     with atomic_write(root / RANKS) as file:
-        file.write(_ranks_json(plan, source))
-    checks = (_sources_check(hashes, expected), _accounted_check(plan, checkpoint), _read_back_check(plan, root))
+        for piece in ranks_json(plan, source, taken.errors):
+            file.write(piece)
+    checks = (
+        sources_check(taken, expected),
+        accounted_check(plan, checkpoint),
+        read_back_check(plan, root),
+        *_error_check(taken),
+    )
     files = tuple(sorted([*rank_files, *indexes, *support, file_ref(root, RANKS)], key=lambda ref: ref.name))
     return _artifact(plan, source, files, checks)
 
@@ -62,7 +78,7 @@ def describe(plan: WritePlan, checkpoint: Checkpoint) -> list[dict[str, Any]]:
             size = len(changed) if changed is not None else checkpoint.path(name).stat().st_size
             files.append((f"{folder}{name}", size))
     files += [(name, len(content)) for name, content in _indexes(plan)]
-    files.append((RANKS, len(_ranks_json(plan, "0" * 64))))
+    files.append((RANKS, sum(map(len, ranks_json(plan, "0" * 64, {})))))
     return [{"name": name, "bytes": size, "sha256": None} for name, size in sorted(files)]
 
 
@@ -75,8 +91,8 @@ def _artifact(plan: WritePlan, source: str, files: tuple[FileRef, ...], checks: 
         source=source,
         tp=plan.tp,
         pp=plan.pp,
-        ep=1,
-        ranks=plan.ranks,
+        ep=plan.ep,
+        ranks=len(plan.ranks),
         bytes_read=plan.bytes_read,
         bytes_written=sum(ref.bytes for ref in files),
         dropped=plan.dropped,
@@ -85,7 +101,7 @@ def _artifact(plan: WritePlan, source: str, files: tuple[FileRef, ...], checks: 
 
 def _folders(plan: WritePlan) -> list[str]:
     """Where configs and tokenizers go: beside the rank files of an engine, or into each rank's own folder."""
-    return [f"rank-{rank:05d}/" for rank in range(plan.ranks)] if plan.layout == "hf" else [""]
+    return [f"rank-{rank.rank:05d}/" for rank in plan.ranks] if plan.layout == "hf" else [""]
 
 
 def _support_names(root: Path) -> list[str]:
@@ -113,15 +129,27 @@ def _changed_config(plan: WritePlan, checkpoint: Checkpoint) -> bytes | None:
     """The config with the plan's changes; None where there are none and the file is copied as it is."""
     if not plan.config_changes:
         return None
-    return json.dumps({**checkpoint.config, **plan.config_changes}, indent=2, ensure_ascii=False).encode() + b"\n"
+    config = copy.deepcopy(checkpoint.config)
+    for path, value in plan.config_changes.items():
+        *outer, key = path.split(".")
+        place = config
+        for part in outer:
+            place = place[part]
+        if value is None:
+            place.pop(key, None)
+        else:
+            place[key] = value
+    return json.dumps(config, indent=2, ensure_ascii=False).encode() + b"\n"
 
 
 def _indexes(plan: WritePlan) -> Iterator[tuple[str, bytes]]:
     """Layout `hf`: an index in each rank's folder, of what was written there."""
     if plan.layout != "hf":
         return
-    for rank in range(plan.ranks):
-        files = [file for file in plan.files if file.rank == rank]
+    by_rank: dict[int, list[TargetFile]] = {rank.rank: [] for rank in plan.ranks}
+    for file in plan.files:
+        by_rank[file.rank].append(file)
+    for rank, files in by_rank.items():
         weight_map = {t.name: Path(file.name).name for file in files for t in file.tensors}
         total = sum(t.end - t.begin for file in files for t in file.tensors)
         index = {"metadata": {"total_size": total}, "weight_map": dict(sorted(weight_map.items()))}
@@ -142,90 +170,12 @@ def _source_digest(checkpoint: Checkpoint, sources: Mapping[str, str]) -> str:
     return digest_of({"index": index, "files": dict(sources)})
 
 
-def _ranks_json(plan: WritePlan, source: str) -> bytes:
-    """`ranks.json`, one line a tensor."""
-    ranks = [
-        {
-            "rank": rank,
-            "tp": rank % plan.tp,
-            "pp": rank // plan.tp,
-            "ep": 0,
-            "files": [file.name for file in plan.files if file.rank == rank],
-        }
-        for rank in range(plan.ranks)
-    ]
-    head = {
-        "layout": plan.layout,
-        "engine": plan.engine,
-        "source": source,
-        "sizes": {"tp": plan.tp, "pp": plan.pp, "ep": 1},
-        "dropped": [dropped.to_json() for dropped in plan.dropped],
-    }
-    fields = [f" {json.dumps(key)}: {json.dumps(value, ensure_ascii=False)}" for key, value in head.items()]
-    fields.append(' "ranks": [\n  ' + ",\n  ".join(json.dumps(rank) for rank in ranks) + "\n ]")
-    lines = [json.dumps(entry, ensure_ascii=False) for file in plan.files for entry in _tensor_entries(file)]
-    fields.append(' "tensors": [\n  ' + ",\n  ".join(lines) + "\n ]")
-    return ("{\n" + ",\n".join(fields) + "\n}\n").encode()
-
-
-def _tensor_entries(file: TargetFile) -> Iterator[dict[str, Any]]:
-    for tensor in file.tensors:
-        sources = [
-            {"tensor": o.tensor, "slice": [list(r) for r in o.slice], "conversion": o.conversion}
-            for o in tensor.origins
-        ]
-        yield {
-            "rank": file.rank,
-            "tensor": tensor.name,
-            "file": file.name,
-            "dtype": tensor.dtype,
-            "shape": list(tensor.shape),
-            "sources": sources,
-        }
-
-
-def _sources_check(hashes: Hashes, expected: Mapping[str, str] | None) -> Check:
-    """Whether every shard that was read is the one that was recorded (a different one has been refused before)."""
-    unknown = [name for name in hashes.sources if name not in (expected or {})]
-    measured = {"files": len(hashes.sources), "compared": len(hashes.sources) - len(unknown)}
-    if unknown:
-        reason = f"no recorded digest to compare {unknown[0]} with"
-        return Check(name="source digests", verdict=Verdict.INCONCLUSIVE, reason=reason, measured=measured)
-    reason = f"all {len(hashes.sources)} shards have the recorded SHA-256"
-    return Check(name="source digests", verdict=Verdict.PASS, reason=reason, measured=measured)
-
-
-def _accounted_check(plan: WritePlan, checkpoint: Checkpoint) -> Check:
-    """Whether every source tensor was read exactly once, or is listed as dropped."""
-    read = [step.source.name for step in plan.steps if isinstance(step, Copy)]
-    listed = sorted([*read, *(dropped.tensor for dropped in plan.dropped)])
-    whole = listed == sorted(checkpoint.tensors)
-    measured = {"tensors": len(checkpoint.tensors), "read": len(read), "dropped": len(plan.dropped)}
-    reason = "every source tensor was read once or is listed as dropped"
-    if not whole:
-        odd = sorted(set(listed) ^ set(checkpoint.tensors)) or [n for n in listed if listed.count(n) > 1]
-        reason = f"source tensor {odd[0]!r} was not read exactly once, nor dropped with a reason"
-    verdict = Verdict.PASS if whole and read else Verdict.FAIL
-    return Check(name="tensors accounted for", verdict=verdict, reason=reason, measured=measured)
-
-
-def _read_back_check(plan: WritePlan, root: Path) -> Check:
-    """Whether the files as they lie there hold the tensors of the plan, by the strict reader."""
-    tensors = 0
-    for file in plan.files:
-        try:
-            header = read_header(root / file.name, file.name)
-        except (HeaderFault, InputError, OSError) as error:
-            reason = f"{file.name} does not read back: {error}"
-            return Check(name="read back", verdict=Verdict.FAIL, reason=reason)
-        found = {t.name: (t.dtype, t.shape, t.begin, t.end) for t in header.tensors.values()}
-        planned = {t.name: (t.dtype, t.shape, t.begin, t.end) for t in file.tensors}
-        if found != planned:
-            odd = min(name for name in found | planned if found.get(name) != planned.get(name))
-            reason = f"{file.name}: tensor {odd!r} is not as planned"
-            return Check(name="read back", verdict=Verdict.FAIL, reason=reason)
-        tensors += len(found)
-    measured = {"files": len(plan.files), "tensors": tensors, "bytes": plan.bytes_written}
-    verdict = Verdict.PASS if tensors else Verdict.FAIL
-    reason = f"{tensors} tensors in {len(plan.files)} files read back as planned"
-    return Check(name="read back", verdict=verdict, reason=reason, measured=measured)
+def _error_check(taken: Hashes) -> Iterator[Check]:
+    """What a quantising conversion lost, where there was one; every tensor's figures are in ranks.json."""
+    if not taken.errors:
+        return
+    worst = max(taken.errors, key=lambda name: taken.errors[name].get("rms_relative", 0.0))
+    measured = {"tensors": len(taken.errors), "worst": worst, **taken.errors[worst]}
+    figures = ", ".join(f"{key} {value:.3g}" for key, value in taken.errors[worst].items())
+    reason = f"{len(taken.errors)} tensors were quantised; the one that loses most is {worst} ({figures})"
+    yield Check(name="quantisation error", verdict=Verdict.PASS, reason=reason, measured=measured)

@@ -137,6 +137,8 @@ class WritePlan:
     pp: int
     ep: int
     ranks: tuple[Rank, ...]
+    stages: tuple[Range, ...]
+    """The layers of each pipeline stage."""
     files: tuple[TargetFile, ...]
     streams: Mapping[str, tuple[Stream, ...]]
     fills: tuple[Fill, ...]

@@ -1,0 +1,63 @@
+"""`ranks.json`: which rank holds what, and for every written tensor where it is from. One line a tensor."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from tasks.reshard.writes import TargetFile, WritePlan
+
+RANKS = "ranks.json"
+
+
+def ranks_json(plan: WritePlan, source: str, errors: Mapping[str, Mapping[str, float]]) -> Iterator[bytes]:
+    """The file in pieces: a large model has a million lines.
+
+    Args:
+        source: digest of the source's index and hashes.
+        errors: what conversions lose, by source tensor.
+    """
+    files: dict[int, list[str]] = {}
+    for file in plan.files:
+        files.setdefault(file.rank, []).append(file.name)
+    ranks = [{"rank": r.rank, "tp": r.tp, "pp": r.pp, "ep": r.ep, "files": files.get(r.rank, [])} for r in plan.ranks]
+    head = {
+        "layout": plan.layout,
+        "engine": plan.engine,
+        "source": source,
+        "sizes": {"tp": plan.tp, "pp": plan.pp, "ep": plan.ep},
+        "dropped": [dropped.to_json() for dropped in plan.dropped],
+        "errors": dict(sorted(errors.items())),
+    }
+    fields = [f" {json.dumps(key)}: {_text(value)}" for key, value in head.items()]
+    yield ("{\n" + ",\n".join(fields)).encode()
+    yield (',\n "ranks": [\n  ' + ",\n  ".join(json.dumps(rank) for rank in ranks) + "\n ]").encode()
+    yield b',\n "tensors": [\n'
+    first = True
+    for file in plan.files:
+        lines = ",\n".join(f"  {_text(entry)}" for entry in _entries(file))
+        if lines:
+            yield (lines if first else f",\n{lines}").encode()
+            first = False
+    yield b"\n ]\n}\n"
+
+
+def _entries(file: TargetFile) -> Iterator[dict[str, Any]]:
+    for tensor in file.tensors:
+        sources = [
+            {"tensor": o.tensor, "slice": [list(r) for r in o.slice], "conversion": o.conversion}
+            for o in tensor.origins
+        ]
+        yield {
+            "rank": file.rank,
+            "tensor": tensor.name,
+            "file": file.name,
+            "dtype": tensor.dtype,
+            "shape": list(tensor.shape),
+            "sources": sources,
+        }
+
+
+def _text(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)
