@@ -1,0 +1,233 @@
+"""Stored weights to FP32 tiles: one class per way to store.
+
+A decoder sees its tensor as rows, whatever the leading dimensions: [.., N, K] has L x N rows of K elements. Scales are
+read for the rows of a block only. Order of operations, always in FP32: (value - zero) x scale, rounded once; NVFP4's
+two scales are multiplied first, as modelopt's NVFP4QTensor.dequantize does, or divided, as compressed-tensors does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from day0.safetensors_header import TensorInfo
+from tasks.reshard.convert import codes as c
+from tasks.reshard.convert import kernels
+from tasks.reshard.convert.scales import Read, ScaleGrid, unfit
+
+F32 = NDArray[np.float32]
+U8 = NDArray[np.uint8]
+I32 = NDArray[np.int32]
+
+AWQ_ORDER = np.array([0, 2, 4, 6, 1, 3, 5, 7], np.int32)
+
+
+class Decoder(Protocol):
+    tensor: TensorInfo
+    shape: tuple[int, ...]
+    """Of what is stored, once unpacked: [.., N, K]."""
+    unit_rows: int
+    """Rows that cannot be decoded apart, in `unit_bytes` of the stored tensor."""
+    unit_bytes: int
+    exact: bool
+    """Infinity and NaN in the tile are the tensor's own, not an overflow or a damaged code."""
+
+    def scales(self, row: int, rows: int) -> Any:
+        """What `decode` needs beside the codes for `rows` rows from `row`."""
+
+    def decode(self, codes: U8, scales: Any, begin: int, out: F32) -> None:
+        """Writes the rows of `out` [rows, K] from their stored bytes; `begin` is the first row within the `scales`."""
+
+
+class Floats:
+    """BF16, F16 or F32 as they are; elements are taken one by one, so a block may begin at any of them."""
+
+    exact = True
+
+    def __init__(self, tensor: TensorInfo, by_rows: bool) -> None:
+        if tensor.dtype not in ("BF16", "F16", "F32"):
+            raise unfit(tensor, f"{tensor.dtype} where BF16, F16 or F32 is expected")
+        self.tensor = tensor
+        self.shape = tensor.shape
+        self.unit_rows = 1
+        self.unit_bytes = c.ITEM_BYTES[tensor.dtype] * (tensor.shape[-1] if by_rows else 1)
+
+    def scales(self, row: int, rows: int) -> None:
+        return None
+
+    def decode(self, codes: U8, scales: None, begin: int, out: F32) -> None:
+        if codes.ctypes.data % 4:  # numba would compile another kernel for unaligned arrays
+            codes = codes.copy()
+        if self.tensor.dtype == "BF16":
+            kernels.widen(_readonly(codes.view(np.uint16)), out.reshape(-1).view(np.uint32))
+        else:
+            out.reshape(-1)[:] = codes.view(np.float16 if self.tensor.dtype == "F16" else np.float32)
+
+
+class Bytes:
+    """FP8 or int8, [.., N, K]."""
+
+    exact = False
+    unit_rows = 1
+
+    def __init__(
+        self, tensor: TensorInfo, grid: Callable[[tuple[int, ...]], ScaleGrid], dtypes: tuple[str, ...]
+    ) -> None:
+        if tensor.dtype not in dtypes:
+            raise unfit(tensor, f"{tensor.dtype} where {' or '.join(dtypes)} is expected")
+        self.tensor = tensor
+        self.shape = _matrix(tensor, tensor.shape)
+        self.unit_bytes = self.shape[-1]
+        self.grid = grid(self.shape)
+        self.table = c.BYTE_VALUES[tensor.dtype]
+
+    def scales(self, row: int, rows: int) -> tuple[F32, I32]:
+        return self.grid.load(row, rows)
+
+    def decode(self, codes: U8, scales: tuple[F32, I32], begin: int, out: F32) -> None:
+        values, index = scales
+        codes = codes.reshape(out.shape)
+        index = index[begin : begin + len(out)]
+        if self.tensor.dtype == "F8_E4M3":
+            kernels.e4m3(codes, _readonly(values), index, self.grid.block_columns, out)
+        else:
+            kernels.lookup(codes, self.table, _readonly(values), index, self.grid.block_columns, out)
+
+
+class Pairs:
+    """Codes of four bits, two to a byte, low half first; rows may be padded to whole words.
+
+    `table` gives a code's value; `zeros(row, rows)`, where there are zero points, one per row and block of columns.
+    `combine(row, rows)` are factors by which the rows' scales are multiplied.
+    """
+
+    exact = False
+    unit_rows = 1
+
+    def __init__(
+        self,
+        tensor: TensorInfo,
+        shape: tuple[int, ...],
+        row_bytes: int,
+        grid: ScaleGrid,
+        table: F32,
+        zeros: Callable[[int, int], F32] | None = None,
+        combine: Callable[[F32, I32, int, int], F32] | None = None,
+    ) -> None:
+        self.tensor, self.shape, self.unit_bytes = tensor, shape, row_bytes
+        self.grid, self.table, self.zeros, self.combine = grid, table, zeros, combine
+        if grid.block_columns % 2 and grid.columns > 1:
+            raise unfit(tensor, f"groups of {grid.block_columns} codes do not fill whole bytes")
+
+    def scales(self, row: int, rows: int) -> tuple[F32, F32, I32]:
+        values, index = self.grid.load(row, rows)
+        if self.combine is not None:
+            values = self.combine(values, index, row, rows)
+        zeros = np.zeros_like(values) if self.zeros is None else self.zeros(row, rows)
+        return values, zeros, index
+
+    def decode(self, codes: U8, scales: tuple[F32, F32, I32], begin: int, out: F32) -> None:
+        values, zeros, index = scales
+        block = self.grid.block_columns + self.grid.block_columns % 2
+        index = index[begin : begin + len(out)]
+        kernels.pairs(codes.reshape(len(out), -1), self.table, zeros, _readonly(values), index, block, out)
+
+
+class PaddedBytes(Bytes):
+    """Codes of eight bits with an offset of 128, rows padded to whole words."""
+
+    def __init__(self, tensor: TensorInfo, shape: tuple[int, ...], row_bytes: int, grid: ScaleGrid) -> None:
+        self.tensor, self.shape, self.unit_bytes, self.grid = tensor, shape, row_bytes, grid
+        self.table = c.INT8_VALUES
+
+    def decode(self, codes: U8, scales: tuple[F32, I32], begin: int, out: F32) -> None:
+        values, index = scales
+        index = index[begin : begin + len(out)]
+        codes = codes.reshape(len(out), -1)
+        kernels.lookup(codes, self.table, _readonly(values), index, self.grid.block_columns, out)
+
+
+class PackedColumns:
+    """GPTQ and AWQ: [K, N], input features first, with scales [K/g, N] and packed zero points [K/g, N/8].
+
+    GPTQ packs eight rows to a word, lowest bits first (int32 [K/8, N]); its files keep zero points less one
+    (`zero_offset` 1), those of format gptq_v2 as they are. AWQ packs eight columns (int32 [K, N/8]), in the order
+    0, 2, 4, 6, 1, 3, 5, 7. What is decoded has to be transposed to become a weight.
+    """
+
+    exact = False
+
+    def __init__(self, tensor: TensorInfo, inputs: dict[str, tuple[int, TensorInfo]], read: Read, **how: Any) -> None:
+        self.awq = bool(how["awq"])
+        self.tensor, self.inputs, self.read = tensor, inputs, read
+        self.zero_offset = int(how["zero_offset"])
+        if tensor.dtype != "I32" or len(tensor.shape) != 2:
+            raise unfit(tensor, f"{tensor.dtype} {list(tensor.shape)} where int32 of two dimensions is expected")
+        k, n = tensor.shape
+        k, n = (k, n * 8) if self.awq else (k * 8, n)
+        self.shape: tuple[int, ...] = (k, n)
+        self.unit_rows = 1 if self.awq else 8
+        self.unit_bytes = tensor.shape[1] * 4
+        scale = inputs["scale"][1]
+        self.groups = scale.shape[0] if len(scale.shape) == 2 else 0
+        self.group = int(how["group_size"] or 0)
+        if self.group <= 0:
+            self.group = k // self.groups if self.groups else k
+        expected = {"scale": (-(-k // self.group), n), "zero_point": (-(-k // self.group), n // 8), "g_idx": (k,)}
+        for role, (_, info) in inputs.items():
+            if info.shape != expected.get(role):
+                raise unfit(info, f"{role} of shape {list(info.shape)}, expected {list(expected.get(role, ()))}")
+
+    def scales(self, row: int, rows: int) -> tuple[F32, F32, I32]:
+        self._check_order(row, rows)
+        n = self.shape[1]
+        index = np.arange(row, row + rows) // self.group
+        first, last = int(index[0]), int(index[-1])
+        number, info = self.inputs["scale"]
+        size = n * c.ITEM_BYTES[info.dtype]
+        values = c.floats(self.read(number, first * size, (last + 1) * size), info.dtype).reshape(-1, n)
+        c.check_scales(values.reshape(-1), info, first * n, "any")
+        zeros = np.full(values.shape, 8, np.float32)
+        if "zero_point" in self.inputs:
+            number, _ = self.inputs["zero_point"]
+            words = np.frombuffer(self.read(number, first * n // 2, (last + 1) * n // 2), np.uint32).reshape(-1, n // 8)
+            order = AWQ_ORDER if self.awq else range(8)
+            for place, column in enumerate(order):
+                zeros[:, column::8] = ((words >> np.uint32(4 * place)) & 15) + self.zero_offset
+        return np.ascontiguousarray(values), zeros, (index - first).astype(np.int32)
+
+    def decode(self, codes: U8, scales: tuple[F32, F32, I32], begin: int, out: F32) -> None:
+        values, zeros, index = scales
+        if codes.ctypes.data % 4:
+            codes = codes.copy()
+        words = _readonly(codes.view(np.uint32)).reshape(-1, self.tensor.shape[1])
+        index = index[begin : begin + len(out)]
+        if self.awq:
+            kernels.packed_columns(words, AWQ_ORDER, zeros, _readonly(values), index, out)
+        else:
+            kernels.packed_rows(words, zeros, _readonly(values), index, out)
+
+    def _check_order(self, row: int, rows: int) -> None:
+        if "g_idx" in self.inputs:
+            number, info = self.inputs["g_idx"]
+            item = {"I32": 4, "I64": 8}[info.dtype]
+            data = self.read(number, row * item, (row + rows) * item)
+            stored = np.frombuffer(data, np.int32 if item == 4 else np.int64)
+            if not np.array_equal(stored, np.arange(row, row + rows) // self.group):
+                raise unfit(info, "its rows are not in the order of their groups (desc_act): this is not supported")
+
+
+def _matrix(tensor: TensorInfo, shape: tuple[int, ...]) -> tuple[int, ...]:
+    if len(shape) < 2 or 0 in shape:
+        raise unfit(tensor, f"its shape {list(shape)} is not that of matrices")
+    return shape
+
+
+def _readonly(array: NDArray[Any]) -> NDArray[Any]:
+    """Seen as read-only, as stored bytes are, so that each kernel is compiled for one kind of array."""
+    view = array.view()
+    view.setflags(write=False)
+    return view
