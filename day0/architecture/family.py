@@ -127,6 +127,8 @@ class Target(Frozen):
     """The last two dimensions are exchanged."""
     stages: Literal["own", "all"] = "own"
     """`all`: every pipeline stage of the engine holds it, whichever stage uses it."""
+    others: Literal["same", "zero"] = "same"
+    """`zero`: of the ranks that hold a replica only the first has its values: the engine adds up what all have."""
     dtype: str | None = None
     """What the engine holds it as, where that is not what is stored (names of the safetensors format)."""
     shape: tuple[str, ...] | None = None

@@ -186,6 +186,11 @@ def _run(kind: Kind, box: tuple[Range, ...]) -> Run:
     return Run(box, offset, rows, run, stride) if rows > 1 else Run(box, offset, 1, run, run)
 
 
+def zeros(cut: Cut, dtype: str) -> Cut:
+    """A cut of the same shape without any values."""
+    return Cut(cut.shape, (), cut.shape[0], nbytes(dtype, cut.shape[1:]))
+
+
 def nbytes(dtype: str, shape: tuple[int, ...]) -> int:
     """Bytes of a tensor, or of a part of it; values of less than a byte fill whole bytes together."""
     return math.prod(shape) * DTYPE_BITS[dtype] // 8

@@ -17,7 +17,7 @@ from day0.architecture.bound import BoundFamily, normalised
 from day0.architecture.family import Target
 from day0.artifacts.shards import Dropped
 from day0.errors import InputError
-from tasks.reshard.cuts import Cut, Cutter, nbytes
+from tasks.reshard.cuts import Cut, Cutter, nbytes, zeros
 from tasks.reshard.slicing import World, expert_range, stage_layers
 from tasks.reshard.units import Unit, for_engine, is_mtp, stage_of
 
@@ -209,11 +209,11 @@ class NamedLayout(Layout):
 
     def _join(self, unit: Unit, joins: dict[tuple[int, str], _Join]) -> None:
         rule = unit.match.rule
+        if is_mtp(unit.match, self.bound):
+            self._apart(unit, joins)
+            return
         target = rule.targets.get(self.name)
         if target is None:
-            if is_mtp(unit.match, self.bound):
-                self._apart(unit, joins)
-                return
             raise InputError(
                 f"tensor {unit.name!r} has no name in layout {self.name!r} (configs/families/{rule.family}.yaml)"
             )
@@ -225,12 +225,21 @@ class NamedLayout(Layout):
         name = self._companion_name(name, unit)
         unit = for_engine(unit, target, self.cutter)
         order = (named["expert"] if stacked else 0, target.part)
-        for stage in self.stages(unit):
-            held = name
-            if rule.rule.kind == "embedding" and self.shared_embedding and stage == self.world.pp - 1:
-                held = self.rule.tied_name or name
+        shares = rule.rule.kind == "embedding" and self.shared_embedding
+        for stage in self._stages_of(unit, target) | (self._head_stages() if shares else set()):
+            # A stage that has both the embedding and the head has one tensor, the head's.
+            held = self.rule.tied_name or name if shares and stage in self._head_stages() else name
             join = joins.setdefault((stage, held), _Join(stacked=stacked, target=target))
             join.units.append((order, unit))
+
+    def _stages_of(self, unit: Unit, target: Target) -> set[int]:
+        return set(range(self.world.pp)) if target.stages == "all" else set(self.stages(unit))
+
+    def _head_stages(self) -> set[int]:
+        """The pipeline stages whose model has a head."""
+        heads = [rule.targets.get(self.name) for rule in self.bound.rules if rule.rule.kind == "head"]
+        everywhere = any(target is not None and target.stages == "all" for target in heads)
+        return set(range(self.world.pp)) if everywhere else {self.world.pp - 1}
 
     def _apart(self, unit: Unit, joins: dict[tuple[int, str], _Join]) -> None:
         """Multi-token prediction: kept under its own names, in files of its own."""
@@ -265,7 +274,9 @@ class NamedLayout(Layout):
         parts = []
         for order, unit in sorted(join.units, key=lambda item: item[0]):
             if rank in self.owners(unit):
-                parts.append((order, unit, self.cutter.cuts(unit.kind)[rank]))
+                cut = self.cutter.cuts(unit.kind)[rank]
+                zero = join.target is not None and join.target.others == "zero" and rank % self.world.expert_tp > 0
+                parts.append((order, unit, zeros(cut, unit.kind.dtype) if zero else cut))
         if not parts:
             return None
         first = parts[0][2].shape
