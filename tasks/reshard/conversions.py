@@ -1,14 +1,27 @@
-"""Which conversion each weight needs, by how it is stored and what is asked for."""
+"""Which conversion each weight needs, by how it is stored and what is asked for.
+
+A weight is converted whole and then divided, so that a scale made here is the whole model's: a row-parallel rank's own
+slice of a row would give another. What is computed out of a quantised form leaves its scales behind; every tensor that
+is not an input of anything is listed as dropped, with the reason.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+import copy
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from day0.architecture.bound import BoundFamily, Match
+from day0.architecture.companions import WHOLE, Companion, Grain, companions
+from day0.artifacts.shards import Dropped
+from day0.errors import InputError
 from tasks.reshard.cuts import Cutter
-from tasks.reshard.units import Unit, as_stored
+from tasks.reshard.units import FLOATS, Draft, Unit, as_stored, whole_grains
+from tasks.reshard.weight_dtypes import WeightDtype, weight_dtype_of
+from tasks.reshard.writes import Conversion
+
+_FP8 = ("F8_E4M3", "F8_E5M2", "F8_E4M3FNUZ", "F8_E5M2FNUZ")
 
 
 @dataclass
@@ -16,13 +29,288 @@ class Chosen:
     """Every unit, and what the config must say for them."""
 
     units: list[Unit]
-    config_changes: Mapping[str, Any] = field(default_factory=dict)
+    dropped: list[Dropped] = field(default_factory=list)
+    config_changes: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class _Weight:
+    """A weight with what stands beside it."""
+
+    main: Match
+    beside: list[Match]
+
+    def of_role(self, *roles: str) -> list[Match]:
+        return [match for match in self.beside if match.companion and match.companion.role in roles]
+
+    @property
+    def scale(self) -> Match | None:
+        scales = self.of_role("scale")
+        return scales[0] if scales else None
+
+    @property
+    def name(self) -> str:
+        rule = self.main.rule
+        named = {s: n for s, n in zip(rule.slots, self.main.numbers, strict=True) if isinstance(s, str)}
+        return rule.named(named)
+
+    @property
+    def plain(self) -> bool:
+        return self.main.companion is None and self.main.tensor.dtype in FLOATS
 
 
 def choose_conversions(
     matches: Sequence[Match], bound: BoundFamily, weight_dtype: str | None, cutter: Cutter
 ) -> Chosen:
-    """The units of a checkpoint, converted to `weight_dtype` where one is asked for and they are stored otherwise."""
+    """The units of a checkpoint, converted to `weight_dtype` where one is asked for and they are stored otherwise.
+
+    Raises:
+        InputError: no such dtype, or a weight is stored in a way that cannot be converted to it; names the tensor.
+    """
     if weight_dtype is None:
         return Chosen([as_stored(match, cutter) for match in matches])
-    raise NotImplementedError
+    name, wanted = weight_dtype_of(weight_dtype)
+    weights = _weights(matches)
+    chosen = Chosen([])
+    own = _own_dtype(weights)
+    for weight in weights:
+        {"float": _to_float, "quantised": _quantised, "renamed": _renamed}[wanted.kind](
+            weight, wanted, own, cutter, chosen
+        )
+    if any(unit.draft.conversion for unit in chosen.units):
+        chosen.config_changes = _config_changes(name, wanted, bound.config, chosen.units)
+    return chosen
+
+
+def _weights(matches: Sequence[Match]) -> list[_Weight]:
+    grouped: dict[tuple[int, tuple[int, ...]], _Weight] = {}
+    beside: list[tuple[tuple[int, tuple[int, ...]], Match]] = []
+    for match in matches:
+        key = (id(match.rule), match.numbers)
+        if match.companion is None or match.companion.role == "packed":
+            grouped[key] = _Weight(match, [])
+        else:
+            beside.append((key, match))
+    for key, match in beside:
+        if key not in grouped:
+            raise InputError(f"tensor {match.tensor.name!r} stands beside a weight that the checkpoint lacks")
+        grouped[key].beside.append(match)
+    return list(grouped.values())
+
+
+def _own_dtype(weights: Iterable[_Weight]) -> str | None:
+    """The dtype that the checkpoint's unquantised weights have: its embedding's, or else the most frequent one."""
+    counts: dict[str, int] = {}
+    for weight in weights:
+        if weight.plain:
+            if weight.main.rule.rule.kind == "embedding":
+                return weight.main.tensor.dtype
+            counts[weight.main.tensor.dtype] = counts.get(weight.main.tensor.dtype, 0) + 1
+    return max(counts, key=lambda dtype: counts[dtype]) if counts else None
+
+
+def _to_float(weight: _Weight, wanted: WeightDtype, own: str | None, cutter: Cutter, chosen: Chosen) -> None:
+    tensor = weight.main.tensor
+    if not weight.plain and _is_weight(weight):
+        chosen.units.append(_dequantised(weight, wanted.stored, cutter, chosen))
+        return
+    # A dtype beside the checkpoint's own was chosen for its range (router biases, decays): it is kept.
+    if weight.plain and tensor.dtype == own and tensor.dtype != wanted.stored:
+        draft = Draft((tensor,), Conversion("cast", ((wanted.stored, tensor.shape),)))
+        kind = cutter.kind(weight.main.rule, tensor.shape, wanted.stored, weight.main.grains)
+        chosen.units.append(Unit(tensor.name, weight.main, kind, draft))
+    else:
+        _keep(weight, cutter, chosen)
+
+
+def _quantised(weight: _Weight, wanted: WeightDtype, own: str | None, cutter: Cutter, chosen: Chosen) -> None:
+    rule = weight.main.rule
+    matrix = len(rule.shape) == 2 or (len(rule.shape) == 3 and rule.rule.experts is not None)
+    if rule.rule.kind not in wanted.of or not matrix or _is_already(weight, wanted):
+        _keep(weight, cutter, chosen)
+        return
+    assert wanted.scale
+    assert wanted.conversion
+    *outer, rows, columns = rule.shape
+    blocks = [1 if size == 0 else -(-n // size) for n, size in zip((rows, columns), wanted.scale.block, strict=True)]
+    scale_shape = (*outer, *blocks)
+    outputs = ((wanted.stored, rule.shape), (wanted.scale.dtype, scale_shape))
+    if weight.plain:
+        draft = Draft((weight.main.tensor,), Conversion(wanted.conversion, outputs))
+    else:
+        before = _dequantisation(weight, chosen)
+        name = f"{before.conversion.name}+{wanted.conversion}" if before.conversion else wanted.conversion
+        parameters = before.conversion.parameters if before.conversion else ()
+        draft = Draft(before.inputs, Conversion(name, outputs, parameters))
+    companion = _companion(weight.name, wanted.scale.ending)
+    grains = whole_grains(rule.shape)
+    match = replace(weight.main, companion=None, grains=grains)
+    chosen.units.append(Unit(weight.name, match, cutter.kind(rule, rule.shape, wanted.stored, grains), draft))
+    scale_grains = (*whole_grains(tuple(outer)), *_block_grains(wanted.scale.block, len(outer)))
+    beside = replace(weight.main, companion=companion, grains=scale_grains)
+    name = weight.name.removesuffix(_base(companion, weight.name)) + companion.ending
+    kind = cutter.kind(rule, scale_shape, wanted.scale.dtype, scale_grains)
+    chosen.units.append(Unit(name, beside, kind, draft, output=1))
+
+
+def _renamed(weight: _Weight, wanted: WeightDtype, own: str | None, cutter: Cutter, chosen: Chosen) -> None:
+    assert wanted.conversion
+    assert wanted.scales
+    if weight.main.tensor.dtype != wanted.source:
+        _keep(weight, cutter, chosen)
+        return
+    if weight.scale is None:
+        raise InputError(
+            f"tensor {weight.name!r} is {wanted.source} without a scale, which would have to change with it"
+        )
+    for match in (weight.main, *weight.beside):
+        tensor = match.tensor
+        if match is weight.main:
+            conversion = Conversion(wanted.conversion, ((wanted.stored, tensor.shape),))
+        elif match is weight.scale:
+            conversion = Conversion(wanted.scales, ((tensor.dtype, tensor.shape),))
+        else:
+            chosen.units.append(as_stored(match, cutter))
+            continue
+        kind = cutter.kind(match.rule, tensor.shape, conversion.outputs[0][0], match.grains)
+        chosen.units.append(Unit(tensor.name, match, kind, Draft((tensor,), conversion)))
+
+
+def _keep(weight: _Weight, cutter: Cutter, chosen: Chosen) -> None:
+    chosen.units += [as_stored(match, cutter) for match in (weight.main, *weight.beside)]
+
+
+def _is_weight(weight: _Weight) -> bool:
+    """Whether the stored numbers are a quantised weight's, rather than numbers of their own (a table of ids)."""
+    return weight.main.companion is not None or weight.scale is not None or weight.main.tensor.dtype in _FP8
+
+
+def _is_already(weight: _Weight, wanted: WeightDtype) -> bool:
+    """Whether a weight is stored as it is wanted: the same dtype, and scales of the same blocks."""
+    assert wanted.scale
+    if weight.main.tensor.dtype != wanted.stored or weight.scale is None:
+        return False
+    outer = len(weight.main.rule.shape) - 2
+    return weight.scale.grains[-2:] == _block_grains(wanted.scale.block, outer)
+
+
+def _block_grains(block: tuple[int, int], outer: int) -> tuple[Grain, ...]:
+    return tuple(Grain(None, WHOLE) if size == 0 else Grain(outer + i, size) for i, size in enumerate(block))
+
+
+def _dequantised(weight: _Weight, stored: str, cutter: Cutter, chosen: Chosen) -> Unit:
+    before = _dequantisation(weight, chosen)
+    assert before.conversion
+    rule = weight.main.rule
+    grains = whole_grains(rule.shape)
+    conversion = Conversion(before.conversion.name, ((stored, rule.shape),), before.conversion.parameters)
+    match = replace(weight.main, companion=None, grains=grains)
+    kind = cutter.kind(rule, rule.shape, stored, grains)
+    return Unit(weight.name, match, kind, Draft(before.inputs, conversion))
+
+
+def _dequantisation(weight: _Weight, chosen: Chosen) -> Draft:
+    """What computes a quantised weight out: the conversion (its outputs are the caller's), and the tensors it takes."""
+    main = weight.main.tensor
+    taken: list[tuple[str, Match]] = []
+    scale = weight.scale
+    if scale is None:
+        raise InputError(f"tensor {main.name!r} is {main.dtype} without a scale beside it, so its values are not known")
+    taken.append(("scale", scale))
+    name = _form(weight)
+    if name == "nvfp4_dequant":
+        second = next(
+            (m for m in weight.of_role("whole") if m.tensor.name.endswith(("_scale_2", "global_scale"))), None
+        )
+        if second is None:
+            raise InputError(f"tensor {main.name!r} is NVFP4, but the scale of its scales is not there")
+        taken.append(("scale_2", second))
+    if name in ("int4_dequant", "gptq_dequant", "awq_dequant"):
+        taken += [("zero_point", m) for m in weight.of_role("offset")[:1]]
+        taken += [("shape", m) for m in weight.of_role("whole") if m.tensor.name.endswith("_shape")]
+        taken += [("g_idx", m) for m in weight.of_role("order")]
+    elif weight.of_role("offset") and name == "int8_dequant":
+        raise InputError(
+            f"tensor {weight.of_role('offset')[0].tensor.name!r}: int8 weights with an offset are not converted; "
+            "write them as they are stored"
+        )
+    inputs = {id(match) for _, match in taken}
+    reason = "belongs to the quantised form, which is computed out"
+    chosen.dropped += [Dropped(tensor=m.tensor.name, reason=reason) for m in weight.beside if id(m) not in inputs]
+    parameters: dict[str, Any] = {"roles": tuple(role for role, _ in taken)}
+    if name in ("fp8_block_dequant", "int8_dequant") and (block := _block(scale)):
+        parameters["block"] = block
+    conversion = Conversion(name, (), tuple(sorted(parameters.items())))
+    return Draft((main, *(match.tensor for _, match in taken)), conversion)
+
+
+def _form(weight: _Weight) -> str:
+    """The conversion that reads how a weight is stored."""
+    main, scale = weight.main, weight.scale
+    packed = any(grain.size > 1 for grain in main.grains) or len(main.tensor.shape) > len(main.rule.shape)
+    if main.companion and main.companion.transposed:
+        return "gptq_dequant" if main.tensor.shape[-1] == main.rule.shape[-2] else "awq_dequant"
+    if main.tensor.dtype in _FP8:
+        return "fp8_block_dequant"
+    if main.tensor.dtype == "I32" and packed:
+        return "int4_dequant"
+    if main.tensor.dtype in ("U8", "I8") and packed:
+        return "nvfp4_dequant" if scale and scale.tensor.dtype == "F8_E4M3" else "mxfp4_dequant"
+    if main.tensor.dtype == "I8":
+        return "int8_dequant"
+    raise InputError(
+        f"tensor {main.tensor.name!r} is stored as {main.tensor.dtype} {list(main.tensor.shape)}, "
+        "which no conversion reads"
+    )
+
+
+def _block(scale: Match) -> tuple[int, int] | None:
+    """The block of a weight's last two dimensions that a scale covers, where its grains tell."""
+    sizes = [grain.size for grain in scale.grains[-2:]]
+    if len(sizes) < 2 or WHOLE in sizes:
+        return None
+    return sizes[0], sizes[1]
+
+
+def _companion(name: str, ending: str) -> Companion:
+    """How a scale's name is made of its weight's: `.weight` gives way, what has no such end gets one more."""
+    wanted = f".{ending}" if name.endswith(".weight") else f"_{ending.removeprefix('weight_')}"
+    both = [c for c in companions() if c.ending == wanted] or [c for c in companions() if c.ending == f"_{ending}"]
+    return both[0]
+
+
+def _base(companion: Companion, name: str) -> str:
+    return next(base for base in companion.of if name.endswith(base))
+
+
+def _config_changes(name: str, wanted: WeightDtype, config: Mapping[str, Any], units: Sequence[Unit]) -> dict[str, Any]:
+    """What config.json must say of the files: their dtype, and how they are quantised."""
+    changes: dict[str, Any] = {}
+    places = ["", *(f"{key}." for key, value in config.items() if key.endswith("_config") and isinstance(value, dict))]
+    for place in places:
+        held = config.get(place.removesuffix("."), {}) if place else config
+        for key in ("quantization_config", "compression_config"):
+            if isinstance(held, Mapping) and held.get(key) is not None and wanted.kind != "renamed":
+                changes[f"{place}{key}"] = None
+            elif isinstance(held, Mapping) and isinstance(held.get(key), Mapping):
+                changes[f"{place}{key}.fmt"] = wanted.format
+        for key in ("dtype", "torch_dtype"):
+            if wanted.kind == "float" and isinstance(held, Mapping) and held.get(key) is not None:
+                changes[f"{place}{key}"] = name
+    if wanted.kind == "quantised":
+        assert wanted.quantization
+        assert wanted.ignore
+        changes["quantization_config"] = {
+            **copy.deepcopy(wanted.quantization),
+            wanted.ignore: sorted(_left(units, wanted)),
+        }
+    return changes
+
+
+def _left(units: Sequence[Unit], wanted: WeightDtype) -> Iterator[str]:
+    """Names of the linear layers that were not quantised, without layer numbers where they are alike in all."""
+    seen: dict[str, bool] = {}
+    for unit in units:
+        if unit.companion is None and len(unit.kind.rule.shape) == 2 and unit.kind.dtype in FLOATS:
+            seen[unit.name.removesuffix(".weight")] = True
+    yield from seen

@@ -80,7 +80,7 @@ def plan_writes(
         files=files,
         streams=streams,
         fills=fills,
-        dropped=tuple(sorted([*dropped, *laid_out.dropped], key=lambda d: d.tensor)),
+        dropped=tuple(sorted([*dropped, *chosen.dropped, *laid_out.dropped], key=lambda d: d.tensor)),
         config_changes={**_untied(bound, chosen, layout), **chosen.config_changes},
     )
 

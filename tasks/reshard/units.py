@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from day0.architecture.bound import BoundFamily, Match
-from day0.architecture.companions import WHOLE, Companion, Grain
+from day0.architecture.companions import Companion, Grain
 from day0.architecture.family import Target
+from day0.errors import InputError
 from day0.safetensors_header import TensorInfo
 from tasks.reshard.cuts import Cutter, Kind
 from tasks.reshard.writes import Conversion, Piece
+
+FLOATS = ("BF16", "F16", "F32")
 
 
 @dataclass(slots=True, eq=False)
@@ -51,38 +55,36 @@ def as_stored(match: Match, cutter: Cutter) -> Unit:
 
 
 def for_engine(unit: Unit, target: Target, cutter: Cutter) -> Unit:
-    """The unit as an engine holds it: its last two dimensions exchanged, its dtype another."""
-    kind, draft = unit.kind, unit.draft
-    if target.transpose and len(kind.shape) >= 2:
-        shape = (*kind.shape[:-2], kind.shape[-1], kind.shape[-2])
-        grains = (*kind.grains[:-2], kind.grains[-1], kind.grains[-2])
-        draft = _then(draft, "transpose", unit.output, kind.dtype, shape)
-        kind = cutter.kind(kind.rule, shape, kind.dtype, grains)
-    floats = ("BF16", "F16", "F32")
-    if target.dtype and unit.companion is None and kind.dtype != target.dtype and kind.dtype in floats:
-        draft = _then(draft, "cast", unit.output, target.dtype, kind.shape)
-        kind = cutter.kind(kind.rule, kind.shape, target.dtype, kind.grains)
-    return unit if draft is unit.draft else replace(unit, kind=kind, draft=draft)
+    """The unit as an engine holds it: its last two dimensions exchanged, its dtype another.
 
-
-def _then(draft: Draft, name: str, output: int, dtype: str, shape: tuple[int, ...]) -> Draft:
-    """A draft with one more conversion of its only output."""
-    if draft.conversion is None:
-        return Draft(draft.inputs, Conversion(name, ((dtype, shape),)))
-    before = draft.conversion
-    steps = (*before.parameter("then", ()), (name, dtype, shape))
-    parameters = dict(before.parameters) | {"then": steps}
-    outputs = tuple((dtype, shape) if i == output else held for i, held in enumerate(before.outputs))
-    return Draft(draft.inputs, Conversion(before.name, outputs, tuple(sorted(parameters.items()))))
+    Raises:
+        InputError: a weight that is quantised anew would have to be transposed.
+    """
+    kind = unit.kind
+    cast = target.dtype is not None and unit.companion is None and kind.dtype in FLOATS and kind.dtype != target.dtype
+    transpose = target.transpose and len(kind.shape) >= 2
+    if not (cast or transpose):
+        return unit
+    dtype = target.dtype if cast and target.dtype else kind.dtype
+    shape, grains = kind.shape, kind.grains
+    if transpose:
+        shape, grains = (*shape[:-2], shape[-1], shape[-2]), (*grains[:-2], grains[-1], grains[-2])
+    before = unit.draft.conversion
+    if before is None:
+        name = {(True, False): "cast", (False, True): "transpose"}.get((cast, transpose), "cast+transpose")
+        parameters: tuple[tuple[str, Any], ...] = ()
+    elif len(before.outputs) == 1:  # it computes out, and may as well write the dtype that is wanted
+        name = f"{before.name}+transpose" if transpose else before.name
+        parameters = before.parameters
+    else:
+        raise InputError(f"{unit.name}: the engine wants it transposed, which is not done together with {before.name}")
+    draft = Draft(unit.draft.inputs, Conversion(name, ((dtype, shape),), parameters))
+    return replace(unit, kind=cutter.kind(kind.rule, shape, dtype, grains), draft=draft)
 
 
 def whole_grains(shape: tuple[int, ...]) -> tuple[Grain, ...]:
     """The grains of a tensor that is not quantised."""
     return tuple(Grain(dim, 1) for dim in range(len(shape)))
-
-
-def never_divided(shape: tuple[int, ...]) -> tuple[Grain, ...]:
-    return tuple(Grain(None, WHOLE) for _ in shape)
 
 
 def stage_of(match: Match, stage_by_layer: Mapping[int, int], stages: int) -> int:
