@@ -70,7 +70,7 @@ class VerifyReport(Frozen):
         return self._check("digests", set(_CONTENT), good, {"checked": self.checked_files})
 
     def _check(self, name: str, kinds: set[FaultKind], good: str, measured: dict[str, Any]) -> Check:
-        faults = [fault for fault in self.faults if fault.kind in kinds]
+        faults = [f for f in self.faults if f.kind in kinds and f not in self.signature_faults]
         if not faults:
             return Check(name=name, verdict=Verdict.PASS, reason=good, measured=measured)
         first = ": ".join(filter(None, [faults[0].file, faults[0].tensor, faults[0].detail]))
@@ -79,13 +79,19 @@ class VerifyReport(Frozen):
 
 
 def verify_folder(
-    root: Path, manifest: Manifest | None, *, rehash: bool = False, hash_all: bool = False
+    root: Path,
+    manifest: Manifest | None,
+    *,
+    rehash: bool = False,
+    hash_all: bool = False,
+    signature: Signature | None = None,
 ) -> VerifyReport:
-    """Check a model folder against its index, its headers and, where there is one, a manifest.
+    """Check a model folder against its index, its headers and, where there are any, a manifest and a signature.
 
     Args:
         rehash: read every byte again, whatever was hashed before.
         hash_all: hash files too that no manifest lists.
+        signature: by default the one that the release carries, with nobody named to trust.
 
     Raises:
         InputError: there is no such folder.
@@ -99,10 +105,14 @@ def verify_folder(
     warnings = [*_about_index(found), *about_config.warnings, *listing.warnings]
     digests: dict[str, str] = {}
     checked = 0
+    signature = signature or find_signature(root)
+    if signature:
+        manifest = manifest or signature.manifest()
     if manifest:
         digests, checked = _compare(root, manifest, listing, set(found.files), rehash, faults, warnings)
     if hash_all:
         digests |= _hash(root, sorted(listing.files.keys() - digests.keys()), rehash, faults)
+    signed = _signed(root, signature, listing, set(found.files), rehash, digests, faults) if signature else None
     usable = sorted(digests.keys() & listing.files.keys() - listing.unsafe)
     if not manifest:
         detail = "contents were not checked: there is no manifest and none was recorded at download"
@@ -112,11 +122,28 @@ def verify_folder(
         file_count=len(listing.files),
         bytes=sum(listing.files.values()),
         tensors=len(found.tensors),
-        faults=_unique(faults),
-        warnings=_unique(warnings),
+        faults=_unique([*faults, *(signature.faults if signature else ())]),
+        warnings=_unique([*warnings, *(signature.warnings if signature else ())]),
         digests_from=manifest.origin if manifest else "none",
         checked_files=checked,
+        signature=signed,
+        signature_faults=tuple(signature.faults) if signature else (),
     )
+
+
+def _signed(
+    root: Path,
+    signature: Signature,
+    listing: Listing,
+    shards: set[str],
+    rehash: bool,
+    digests: dict[str, str],
+    faults: list[Fault],
+) -> Check:
+    """Hold the files against their signature. What is hashed for that only comes to `digests`."""
+    digests |= _hash(root, sorted((signature.hashed.keys() & listing.files.keys()) - digests.keys()), rehash, faults)
+    told = {fault.file for fault in faults if fault.file and fault.kind in (*_CONTENT, *_PRESENCE)}
+    return signature.check(root, listing.files, digests, shards, told)
 
 
 def _compare(
@@ -152,7 +179,7 @@ def _compare(
             detail = f"its {algorithm} is {actual}, {manifest.where} says {wanted}"
             faults.append(Fault(kind="digest", file=name, detail=detail))
     listed = {name for name, expected in manifest.files.items() if expected.sha256 or expected.git_sha1}
-    for name in sorted(listing.files.keys() - listed - set(IN_FOLDER)):
+    for name in sorted(listing.files.keys() - listed - {*IN_FOLDER, NAME}):
         detail = f"{manifest.where} gives no digest for it, so its contents were not checked"
         # Weights that nobody vouches for are missing evidence; a file beside them is not.
         (faults if name in shards else warnings).append(Fault(kind="digest", file=name, detail=detail))
