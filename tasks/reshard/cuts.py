@@ -20,9 +20,12 @@ from tasks.reshard.writes import Range
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A box of a tensor: `ranges` of its dimensions, which are `rows` runs of `run` bytes, `stride` apart."""
+    """Boxes of a tensor, joined along a dimension: `rows` runs of `run` bytes, `stride` apart, hold them all.
 
-    ranges: tuple[Range, ...]
+    A box is a range of each dimension. There are several where they alternate: gate and up of each expert.
+    """
+
+    boxes: tuple[tuple[Range, ...], ...]
     offset: int
     rows: int
     run: int
@@ -160,7 +163,9 @@ def _cuts_block(kind: Kind, grain: int, held: Range, ranks: int, size: int) -> s
 
 
 def _joined(kind: Kind, boxes: Sequence[Sequence[Range]], place: int | None, padding: int = 0) -> Cut:
-    runs = tuple(_run(kind, tuple(box)) for box in boxes)
+    runs: tuple[Run, ...] = tuple(_run(kind, tuple(box)) for box in boxes)
+    if place is not None and len(boxes) > 1 and math.prod(last - first for first, last in boxes[0][:place]) > 1:
+        runs = (_alternating(kind, runs, place),)
     shape = tuple(last - first for first, last in boxes[0])
     if place is not None:
         length = sum(box[place][1] - box[place][0] for box in boxes) + padding
@@ -169,13 +174,26 @@ def _joined(kind: Kind, boxes: Sequence[Sequence[Range]], place: int | None, pad
     return Cut(shape, tuple(run for run in runs if run.nbytes), padding, row)
 
 
+def _alternating(kind: Kind, runs: Sequence[Run], place: int) -> Run:
+    """Boxes that a dimension before the divided one repeats: one of each in turn, not one after the other.
+
+    They are of one size and equally far apart, and as far from the last to the first of the next turn.
+    """
+    first, count = runs[0], len(runs)
+    step = kind.shape[place] * nbytes(kind.dtype, kind.shape[place + 1 :]) // count
+    regular = [run.offset == first.offset + i * step and run.run == first.run for i, run in enumerate(runs)]
+    if not all(regular) or kind.shape[place] % count:
+        raise InputError(f"{kind.rule.name}: unequal parts of dimension {place} cannot be divided")
+    return Run(tuple(box for run in runs for box in run.boxes), first.offset, first.rows * count, first.run, step)
+
+
 def _run(kind: Kind, box: tuple[Range, ...]) -> Run:
     """The bytes of a box. It may be partial in one dimension besides the first."""
     shape = kind.shape
     partial = [i for i, (first, last) in enumerate(box) if (first, last) != (0, shape[i])]
     if not partial:
         size = nbytes(kind.dtype, shape)
-        return Run(box, 0, 1, size, size)
+        return Run((box,), 0, 1, size, size)
     inner = partial[-1]
     unit = nbytes(kind.dtype, shape[inner + 1 :])
     rows = math.prod(last - first for first, last in box[:inner])
@@ -183,7 +201,7 @@ def _run(kind: Kind, box: tuple[Range, ...]) -> Run:
     offset = sum(first * nbytes(kind.dtype, shape[i + 1 :]) for i, (first, _) in enumerate(box))
     if any(i != 0 for i in partial[:-1]):
         raise InputError(f"{kind.rule.name}: a split in dimensions {partial} at once is not supported")
-    return Run(box, offset, rows, run, stride) if rows > 1 else Run(box, offset, 1, run, run)
+    return Run((box,), offset, rows, run, stride) if rows > 1 else Run((box,), offset, 1, run, run)
 
 
 def zeros(cut: Cut, dtype: str) -> Cut:

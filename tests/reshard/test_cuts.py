@@ -1,0 +1,90 @@
+"""What a rank gets of tensors whose divided dimension is not the first, or has parts that are divided by themselves."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from day0.architecture.family import find_family
+from day0.checkpoint import Checkpoint
+from tasks.reshard.planner import plan_writes
+from tasks.reshard.writes import WritePlan
+from tests.models.by_rules import plain, write_sparse
+
+ENGINE = Path(__file__).parent / "data/engine"
+
+Arrays = dict[str, np.ndarray[Any, Any]]
+
+
+def config_of(record: str) -> dict[str, Any]:
+    value: dict[str, Any] = json.loads((ENGINE / f"{record}.json").read_text())["config"]
+    return value
+
+
+def carried_out(checkpoint: Checkpoint, plan: WritePlan, stored: Arrays) -> list[Arrays]:
+    """What the files of a plan without conversions would hold, for a checkpoint with these values."""
+    files = [bytearray(file.nbytes) for file in plan.files]
+    for stream in (stream for streams in plan.streams.values() for stream in streams if stream.conversion is None):
+        data = stored[stream.inputs[0].name].tobytes()
+        for piece in stream.pieces:
+            runs = (piece.offset + row * piece.stride for row in range(piece.rows))
+            begin = piece.target_offset
+            files[piece.target][begin : begin + piece.nbytes] = b"".join(data[at : at + piece.run] for at in runs)
+    return [
+        {t.name: np.frombuffer(bytes(file[t.begin : t.end]), np.uint16).reshape(t.shape) for t in written.tensors}
+        for file, written in zip(files, plan.files, strict=True)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("record", "axis", "tp", "ep"),
+    [
+        ("qwen3_5_moe-bf16-1-1", 1, 2, 1),
+        ("qwen3_5_moe-bf16-1-1", 1, 4, 2),
+        ("qwen3_5_moe-bf16-1-1", 1, 2, 4),
+        ("qwen3_vl_moe-bf16-1-1", 2, 2, 1),
+        ("qwen3_vl_moe-bf16-1-1", 2, 4, 2),
+        ("qwen3_vl_moe-bf16-1-1", 2, 2, 2),
+    ],
+)
+def test_stacked_experts_are_divided_each_by_itself(record: str, axis: int, tp: int, ep: int, tmp_path: Path) -> None:
+    """Gate and up of every expert of a rank, in turn; also where a prediction module has such experts."""
+    config = config_of(record)
+    checkpoint = write_sparse(tmp_path, config, plain(config))
+    values = np.random.default_rng(0)
+    stored = {n: values.integers(0, 1 << 16, t.shape, dtype=np.uint16) for n, t in checkpoint.tensors.items()}
+    plan = plan_writes(checkpoint, find_family(config), "hf", tp, 1, ep)
+    experts = [name for name in stored if name.endswith("experts.gate_up_proj")]
+    assert len(experts) >= 2
+    share = max(tp, ep) // ep  # ranks that share an expert
+    for rank, held in enumerate(carried_out(checkpoint, plan, stored)):
+        group, part = divmod(rank, share)
+        for name in experts:
+            mine = np.array_split(stored[name], ep)[group]
+            gate, up = np.split(mine, 2, axis)
+            expected = [np.split(projection, share, axis)[part] for projection in (gate, up)]
+            np.testing.assert_array_equal(held[name], np.concatenate(expected, axis), f"{name}, rank {rank}")
+
+
+def test_fused_projections_are_divided_by_their_parts(tmp_path: Path) -> None:
+    """The q, k and v of a vision tower, and the channels of a delta net's convolution."""
+    config = config_of("qwen3_5-bf16-1-1")
+    checkpoint = write_sparse(tmp_path, config, plain(config))
+    values = np.random.default_rng(1)
+    stored = {n: values.integers(0, 1 << 16, t.shape, dtype=np.uint16) for n, t in checkpoint.tensors.items()}
+    text, width = config["text_config"], config["vision_config"]["hidden_size"]
+    key = text["linear_num_key_heads"] * text["linear_key_head_dim"]
+    parts = {
+        "model.visual.blocks.0.attn.qkv.weight": [width, 2 * width],
+        "model.visual.blocks.0.attn.qkv.bias": [width, 2 * width],
+        "model.language_model.layers.0.linear_attn.conv1d.weight": [key, 2 * key],
+        "model.language_model.layers.0.linear_attn.in_proj_qkv.weight": [key, 2 * key],
+    }
+    for rank, held in enumerate(carried_out(checkpoint, plan_writes(checkpoint, find_family(config), "hf", 2), stored)):
+        for name, at in parts.items():
+            expected = [np.split(part, 2)[rank] for part in np.split(stored[name], at)]
+            np.testing.assert_array_equal(held[name], np.concatenate(expected), f"{name}, rank {rank}")
