@@ -6,15 +6,45 @@ import hashlib
 import os
 import threading
 from collections import deque
-from collections.abc import Callable
-from typing import Self
+
+import numpy as np
+
+from day0.deadline import Deadline
+
+
+class Stopped(Exception):
+    """Another thread failed, or the run was interrupted: this one ends too."""
+
+
+class Control:
+    """What all threads of a run share: whether to go on, and how far they are."""
+
+    def __init__(self, limit: Deadline) -> None:
+        self._limit = limit
+        self._stopped = threading.Event()
+        self._lock = threading.Lock()
+        self.done = 0
+
+    def check(self) -> None:
+        """Raise where the run was stopped or its time is up. Called for every block."""
+        if self._stopped.is_set():
+            raise Stopped
+        self._limit.check()
+
+    def stop(self) -> None:
+        self._stopped.set()
+
+    def add(self, count: int) -> None:
+        with self._lock:
+            self.done += count
 
 
 class Buffer:
     """Memory that goes back to its pool when nobody uses it any more."""
 
-    def __init__(self, size: int, pool: BufferPool) -> None:
-        self.view = memoryview(bytearray(size))
+    def __init__(self, size: int, pool: BufferPool | None) -> None:
+        self.array = np.empty(size, np.uint8)
+        self.view = self.array.data
         self._pool = pool
         self._users = 1
         self._lock = threading.Lock()
@@ -31,157 +61,194 @@ class Buffer:
             free = self._users == 0
             if free:
                 self._users = 1  # the next taker's
-        if free:
+        if free and self._pool:
             self._pool.give(self)
 
 
 class BufferPool:
     """`count` buffers of `size` bytes, made once: fresh allocations cost page faults, above all on a busy machine."""
 
-    def __init__(self, size: int, count: int) -> None:
+    def __init__(self, size: int, count: int, control: Control) -> None:
         self.size = size
+        self._control = control
         self._free = deque(Buffer(size, self) for _ in range(count))
         self._available = threading.Semaphore(count)
 
     def take(self) -> Buffer:
         """A free buffer, once there is one: this is what bounds how far reading runs ahead of hashing."""
-        self._available.acquire()
-        return self._free.popleft()
+        while not self._available.acquire(timeout=0.2):
+            self._control.check()
+        return self._free.pop()  # the one used last, which the processor's cache still has
 
     def give(self, buffer: Buffer) -> None:
         self._free.append(buffer)
         self._available.release()
 
 
-class HashPool:
-    """Threads that hash many files at once; what is queued for one file is done in order, by one thread at a time."""
+class Helpers:
+    """Threads that have no shard of their own (any more) and hash for those that have."""
 
-    def __init__(self, threads: int) -> None:
+    def __init__(self) -> None:
         self._condition = threading.Condition()
         self._ready: deque[FileHash] = deque()
-        self._pending = 0
+        self._idle = 0
         self._closed = False
-        self._error: BaseException | None = None
-        self._threads = [threading.Thread(target=self._work, name="sha256", daemon=True) for _ in range(threads)]
 
-    def __enter__(self) -> Self:
-        for thread in self._threads:
-            thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def offer(self, file: FileHash) -> bool:
+        """Whether an idle thread takes it."""
         with self._condition:
-            self._closed = True
-            self._condition.notify_all()
-        for thread in self._threads:
-            thread.join()
+            if len(self._ready) >= self._idle:
+                return False
+            self._ready.append(file)
+            self._condition.notify()
+            return True
 
-    def submit(self, file: FileHash, job: Callable[[], None]) -> None:
-        """Queue a job of a file."""
-        with self._condition:
-            file.jobs.append(job)
-            self._pending += 1
-            if not file.busy:
-                file.busy = True
-                self._ready.append(file)
-                self._condition.notify()
-
-    def finish(self) -> None:
-        """Wait for all that is queued, and raise the error of a job that failed."""
-        with self._condition:
-            self._condition.wait_for(lambda: not self._pending)
-            if self._error:
-                raise self._error
-
-    def _work(self) -> None:
+    def help(self) -> None:
+        """Hash what is offered, until `close`."""
         while True:
             with self._condition:
+                self._idle += 1
                 self._condition.wait_for(lambda: self._ready or self._closed)
+                self._idle -= 1
                 if not self._ready:
                     return
                 file = self._ready.popleft()
-                job = file.jobs.popleft()
-            error: BaseException | None = None
-            try:
-                job()
-            except (OSError, EOFError) as failure:
-                error = failure
-            with self._condition:
-                self._error = self._error or error
-                self._pending -= 1
-                if file.jobs:
-                    self._ready.append(file)
-                    self._condition.notify()
-                else:
-                    file.busy = False
-                if not self._pending:
-                    self._condition.notify_all()
+            file.drain()
+
+    def close(self) -> None:
+        with self._condition:
+            self._closed = True
+            self._condition.notify_all()
 
 
 class FileHash:
-    """The SHA-256 of one file, fed in pieces.
+    """The SHA-256 of one file, fed in pieces from any thread.
 
-    Pieces that come in the file's order are hashed from memory. What is passed over is read again when its turn
-    comes (from the page cache, if it was read before). Feed from one thread.
+    Pieces that come in the file's order are hashed from memory: by an idle thread where there is one, else by the
+    thread that feeds. Pieces that come early are read again (from the page cache) as soon as what lies before them
+    has been hashed.
     """
 
-    def __init__(self, pool: HashPool, descriptor: int) -> None:
-        self.jobs: deque[Callable[[], None]] = deque()
-        self.busy = False
-        self._pool = pool
-        self._descriptor = descriptor
+    def __init__(self, descriptor: int, helpers: Helpers, control: Control) -> None:
+        self._descriptor, self._helpers, self._control = descriptor, helpers, control
         self._sha = hashlib.sha256()
+        self._changed = threading.Condition()
+        self._jobs: deque[tuple[memoryview, Buffer | None] | tuple[int, int]] = deque()
+        self._busy = False
         self._frontier = 0
-        self._passed: dict[int, int] = {}
-        """Ranges beyond the frontier that were passed over: begin → end."""
+        """Up to here the file is hashed, or will be by what is queued."""
+        self._early: dict[int, int] = {}
+        """Ranges beyond the frontier that are in the file: begin → end; those that touch are one."""
+        self._early_begin: dict[int, int] = {}
 
-    def feed_bytes(self, data: bytes) -> None:
-        """The next bytes of the file, which nobody changes."""
-        self._pool.submit(self, lambda: self._sha.update(data))
-        self._frontier += len(data)
+    def feed(self, offset: int, view: memoryview, buffer: Buffer | None) -> None:
+        """Bytes at `offset`, which are in the file already; the buffer is held until they are hashed.
 
-    def feed(self, offset: int, view: memoryview, buffer: Buffer) -> None:
-        """Bytes at `offset`; the buffer is held until they are hashed."""
-        if offset != self._frontier:
-            self.pass_over(offset, offset + len(view))
+        Without a buffer the memory is the caller's, who does not wait: what cannot be hashed at once is read again.
+        """
+        end = offset + len(view)
+        if not view:
             return
-        buffer.hold()
+        with self._changed:
+            if offset != self._frontier or (buffer is None and (self._busy or self._jobs)):
+                self._note(offset, end)
+                return
+            if buffer:
+                buffer.hold()
+            self._jobs.append((view, buffer))
+            self._frontier = end
+            self._queue_early()
+            busy = self._busy
+            self._busy = busy or buffer is None
+        if buffer is None:
+            self._work()  # by this thread and no other: the memory is its own
+        elif not (busy or self._helpers.offer(self)):
+            self.drain()
 
-        def job() -> None:
+    def present(self, begin: int, end: int) -> None:
+        """A range that is in the file and was not fed; it is read when its turn comes."""
+        with self._changed:
+            if begin < end:
+                self._note(begin, end)
+
+    def drain(self) -> None:
+        """Hash what is queued, unless another thread is at it."""
+        with self._changed:
+            if self._busy:
+                return
+            self._busy = True
+        self._work()
+
+    def _work(self) -> None:
+        try:
+            while True:
+                with self._changed:
+                    if not self._jobs:
+                        self._busy = False
+                        self._changed.notify_all()
+                        return
+                    job = self._jobs.popleft()
+                self._do(job)
+        except BaseException:
+            with self._changed:
+                self._busy = False
+                self._changed.notify_all()
+            raise
+
+    def finish(self, nbytes: int) -> str:
+        """The digest of the file's `nbytes`, all of which have been fed.
+
+        Raises:
+            ValueError: they have not.
+        """
+        self.drain()
+        with self._changed:
+            while self._busy or self._jobs:
+                self._changed.wait(0.2)
+                self._control.check()
+            if self._frontier != nbytes or self._early:
+                raise ValueError(f"bytes from {self._frontier:,} on were not written, of {nbytes:,}")
+        return self._sha.hexdigest()
+
+    def _note(self, begin: int, end: int) -> None:
+        begin = self._early_begin.pop(begin, begin)
+        end = self._early.pop(end, end)
+        self._early[begin], self._early_begin[end] = end, begin
+        self._queue_early()
+
+    def _queue_early(self) -> None:
+        while (end := self._early.pop(self._frontier, None)) is not None:
+            del self._early_begin[end]
+            self._jobs.append((self._frontier, end))
+            self._frontier = end
+
+    def _do(self, job: tuple[memoryview, Buffer | None] | tuple[int, int]) -> None:
+        if isinstance(job[0], memoryview):
+            view, buffer = job
             try:
                 self._sha.update(view)
             finally:
-                buffer.release()
-
-        self._pool.submit(self, job)
-        self._frontier += len(view)
-        self._advance()
-
-    def pass_over(self, begin: int, end: int) -> None:
-        """A range that is not hashed from memory: it is read when its turn comes."""
-        if end > begin:
-            self._passed[begin] = end
-            self._advance()
-
-    def _advance(self) -> None:
-        while (end := self._passed.pop(self._frontier, None)) is not None:
-            self.catch_up(end)
-
-    def catch_up(self, end: int) -> None:
-        """Hash up to `end` by reading the file."""
-        begin, self._frontier = self._frontier, end
-        if end > begin:
-            self._pool.submit(self, lambda: self._hash_range(begin, end))
-
-    def hexdigest(self) -> str:
-        """The digest, once the pool has finished."""
-        return self._sha.hexdigest()
-
-    def _hash_range(self, begin: int, end: int) -> None:
-        view = memoryview(bytearray(1 << 20))
+                if isinstance(buffer, Buffer):
+                    buffer.release()
+            return
+        begin, end = job
+        assert isinstance(end, int)
+        scratch = _scratch()
         while begin < end:
-            count = os.preadv(self._descriptor, [view[: end - begin]], begin)
+            self._control.check()
+            count = os.preadv(self._descriptor, [scratch[: end - begin]], begin)
             if not count:
-                raise EOFError("the file became shorter while it was read")
-            self._sha.update(view[:count])
+                raise EOFError("a file became shorter while it was read")
+            self._sha.update(scratch[:count])
             begin += count
+
+
+_thread = threading.local()
+
+
+def _scratch() -> memoryview:
+    """Memory of the running thread, to read into what is hashed."""
+    view: memoryview | None = getattr(_thread, "scratch", None)
+    if view is None:
+        view = _thread.scratch = memoryview(bytearray(512 << 10))
+    return view

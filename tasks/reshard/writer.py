@@ -1,6 +1,6 @@
 """Carries a plan out in one streaming pass: every source byte read once, every target byte written once, both hashed.
 
-One thread reads large blocks into reused buffers and writes from them; others hash. Memory is bounded by the pool of
+Each source shard is read from front to back by one thread, several at once. Memory is bounded by the pool of
 buffers, whatever the size of the model. No tensor library is involved: a split is a copy of byte ranges.
 """
 
@@ -10,203 +10,368 @@ import errno
 import os
 import resource
 import shutil
-import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+import threading
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from day0 import deadline, progress
 from day0.checkpoint import Checkpoint
 from day0.errors import CheckFailed, InputError
-from tasks.reshard.hashing import Buffer, BufferPool, FileHash, HashPool
-from tasks.reshard.writes import Copy, Fill, Piece, WritePlan
+from tasks.reshard.hashing import BufferPool, Control, Helpers, Stopped
+from tasks.reshard.journal import Journal
+from tasks.reshard.reflink import supports_reflink
+from tasks.reshard.shard_pass import (
+    FinishJob,
+    ShardJob,
+    ShardPass,
+    State,
+    buffers_for,
+    run_finish,
+    run_shard,
+    shareable,
+    state_of,
+)
+from tasks.reshard.targets import Target, Targets, write_at
+from tasks.reshard.writes import Fill, Piece, Range, TargetFile, WritePlan
 
-BLOCK = 4 << 20
-BUFFERS = 12
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+FanOut = Callable[[Callable[[Any], Any], Sequence[Any]], Iterable[Any]]
+"""Calls a function with each of some arguments, anywhere; yields the results as they come, in any order."""
 
 
 @dataclass(frozen=True)
 class Hashes:
-    """SHA-256 of the shards that were read and of the files that were written, by name."""
+    """SHA-256 of the shards that were read and of the files that were written, by name; empty with hashes off.
+
+    `errors` are what conversions lose, by tensor: see `Converter.errors`.
+    """
 
     sources: Mapping[str, str]
     targets: Mapping[str, str]
-
-
-@contextmanager
-def new_folder(destination: Path) -> Iterator[Path]:
-    """A temporary folder beside `destination` that takes its name when the body returns, and else is removed.
-
-    Raises:
-        InputError: the destination is there and not empty.
-    """
-    refuse_occupied(destination)
-    try:
-        destination.parent.mkdir(parents=True, exist_ok=True)
-        temporary = Path(tempfile.mkdtemp(dir=destination.parent, prefix=f".{destination.name}.", suffix=".tmp"))
-    except OSError as error:
-        raise InputError(f"{destination} cannot be written: {error.strerror}") from error
-    try:
-        yield temporary
-        temporary.chmod(0o755)
-        refuse_occupied(destination)
-        os.replace(temporary, destination)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
-
-
-def refuse_occupied(destination: Path) -> None:
-    """Raise InputError unless `destination` is absent or an empty folder."""
-    if destination.is_symlink() or (destination.exists() and not destination.is_dir()):
-        raise InputError(f"{destination} is not a folder; give a new folder to write to")
-    if destination.is_dir() and any(destination.iterdir()):
-        raise InputError(f"{destination} is not empty; give a new folder, or remove what is in it")
+    errors: Mapping[str, Mapping[str, float]]
 
 
 def write_files(
-    plan: WritePlan, checkpoint: Checkpoint, root: Path, expected: Mapping[str, str] | None = None
+    plan: WritePlan,
+    checkpoint: Checkpoint,
+    root: Path,
+    expected: Mapping[str, str] | None = None,
+    *,
+    hashes: bool = True,
+    threads: int | None = None,
+    journal: Path | None = None,
+    fan_out: FanOut | None = None,
 ) -> Hashes:
-    """Write every file of the plan below `root`, which exists and is the caller's to remove if this raises.
+    """Write every file of the plan below `root`, which exists.
 
     Args:
         expected: SHA-256 that source shards must have, by name.
+        hashes: whether to take SHA-256 of all that is read and written.
+        threads: how many shards are taken at once; as many as there are cores by default.
+        journal: where to keep what is done. If it is there already, what it records is not done again, and whatever
+            else lies in `root` is removed.
+        fan_out: where shards are taken, if not by threads of this process: see tasks/reshard/fanout.py.
 
     Raises:
         CheckFailed: a source shard's bytes are not those that are expected.
         InputError: no space, or a source that cannot be read or changed meanwhile.
     """
-    free = shutil.disk_usage(root).free
-    if plan.bytes_written > free:
-        raise InputError(
-            f"not enough space for {root.parent}: {plan.bytes_written:,} bytes are to be written, {free:,} are free"
-        )
     try:
-        hashes = _Pass(plan, checkpoint, root).run()
+        run = _Run(plan, checkpoint, root, expected or {}, hashes, Journal(journal))
+        run.prepare()
+        if fan_out:
+            run.by_fan_out(fan_out)
+        else:
+            run.by_threads(threads or _cores())
+        return run.hashes()
     except OSError as error:
         if error.errno in _FULL:
             raise InputError(
-                f"{root.parent}: {error.strerror} while {plan.bytes_written:,} bytes were being written; "
-                "nothing was kept, make space and try again"
+                f"{root}: {error.strerror} while {plan.bytes_written:,} bytes were being written; "
+                f"make space and try again ({_kept(journal)})"
             ) from error
-        raise InputError(f"{error.filename or root}: {error.strerror}") from error
+        raise InputError(f"{error.filename or root}: {error.strerror} ({_kept(journal)})") from error
     except EOFError as error:
-        raise InputError(f"{checkpoint.root}: {error}; nothing was kept, try again") from error
-    for name, digest in hashes.sources.items():
-        if expected and name in expected and digest != expected[name]:
-            raise CheckFailed(
-                f"{name}: SHA-256 is {digest}, but {expected[name]} was recorded; the file changed or is damaged, "
-                "fetch it again (`day0 verify --rehash` tells which files are)"
-            )
-    return hashes
+        raise InputError(f"{checkpoint.root}: {error}; try again ({_kept(journal)})") from error
 
 
-class _Pass:
-    """One run over the plan."""
+def _kept(journal: Path | None) -> str:
+    if journal and journal.exists():
+        return f"what is done is kept in {journal.parent}, for the same command to go on from"
+    return "nothing was kept"
 
-    def __init__(self, plan: WritePlan, checkpoint: Checkpoint, root: Path) -> None:
+
+class _Run:
+    """One run over a plan: what is left of it to do, and what is recorded."""
+
+    def __init__(
+        self,
+        plan: WritePlan,
+        checkpoint: Checkpoint,
+        root: Path,
+        expected: Mapping[str, str],
+        hashes: bool,
+        journal: Journal,
+    ) -> None:
         self.plan, self.checkpoint, self.root = plan, checkpoint, root
-        # A block holds whole rows of whatever is split by rows; the strided runs of one source row lie in one block.
-        longest = max((p.stride for s in plan.steps if isinstance(s, Copy) for p in s.pieces if p.rows > 1), default=0)
-        self.buffers = BufferPool(max(BLOCK, longest), BUFFERS)
-        self.done = 0
+        self.expected, self.with_hashes, self.journal = expected, hashes, journal
+        self.limit = deadline.current()
+        self.control = Control(self.limit)
+        self.reached = _targets_reached(plan, [name for name in checkpoint.files if hashes or name in plan.streams])
+        self.sources = {name: _inputs(plan, name) for name in self.reached}
+        self.drop_behind = checkpoint.bytes + plan.bytes_written > _memory() // 2
+        done = self._recorded_shards()
+        self.whole = self._whole_targets(done)
+        self.todo = [name for name in self.reached if name not in done]
+        self.targets = self._targets(done)
 
-    def run(self) -> Hashes:
-        with ExitStack() as stack:
-            _allow_open_files(len(self.checkpoint.files) + len(self.plan.files))
-            self.sources = {name: _open_source(stack, self.checkpoint, name) for name in self.checkpoint.files}
-            self.targets = [_create(stack, self.root / file.name) for file in self.plan.files]
-            before = {name: _state(descriptor) for name, descriptor in self.sources.items()}
-            pool = stack.enter_context(HashPool(max(2, os.cpu_count() or 1)))
-            self.source_hash = {name: FileHash(pool, descriptor) for name, descriptor in self.sources.items()}
-            self.target_hash = [FileHash(pool, descriptor) for descriptor in self.targets]
-            for number, file in enumerate(self.plan.files):
-                _write(self.targets[number], memoryview(file.header), 0)
-                self.target_hash[number].feed_bytes(file.header)
-            for name, header in self.checkpoint.files.items():
-                self.source_hash[name].catch_up(header.data_start)
-            for dropped in self.plan.dropped:
-                tensor = self.checkpoint.tensors[dropped.tensor]
-                self.source_hash[tensor.file].pass_over(tensor.begin, tensor.end)
-            for step in self.plan.steps:
-                if isinstance(step, Copy):
-                    self._copy(step)
-                else:
-                    self._fill(step)
-            for name, header in self.checkpoint.files.items():
-                self.source_hash[name].catch_up(header.file_bytes)
-            pool.finish()
-            for descriptor in self.targets:
-                deadline.current().check()
-                os.fsync(descriptor)
-            for name, descriptor in self.sources.items():
-                if _state(descriptor) != before[name]:
-                    raise EOFError(f"{name} was changed while it was read")
-        names = [file.name for file in self.plan.files]
-        return Hashes(
-            {name: sha.hexdigest() for name, sha in self.source_hash.items()},
-            {name: sha.hexdigest() for name, sha in zip(names, self.target_hash, strict=True)},
+    def prepare(self) -> None:
+        """Check the space, and make every file that is not whole: at its full size, with its header and fills."""
+        _allow_open_files(len(self.plan.files) + 64 * _cores())
+        names = {file.name for file in self.plan.files}
+        for path in [path for path in self.root.rglob("*") if path.is_symlink() or not path.is_dir()]:
+            if path.relative_to(self.root).as_posix() not in names:
+                path.unlink()
+        self._check_space()
+        self.journal.forget(self.todo)
+        fills: dict[int, list[Fill]] = defaultdict(list)
+        for fill in self.plan.fills:
+            fills[fill.target].append(fill)
+        for number in self.targets:
+            self.control.check()
+            file = self.plan.files[number]
+            path = self.root / file.name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+            try:
+                os.ftruncate(descriptor, file.nbytes)
+                write_at(descriptor, memoryview(file.header), 0)
+                for fill in fills[number]:
+                    _write_fill(descriptor, fill)
+            finally:
+                os.close(descriptor)
+
+    def by_threads(self, count: int) -> None:
+        """Take the shards by threads of this process; those that find none left hash for the others."""
+        helpers, buffers = Helpers(), BufferPool(*buffers_for(count), self.control)
+        targets = Targets(self.root, self.targets, helpers, self.control)
+        waiting: deque[str | int] = deque([*self._without_shard(), *self.todo])
+        left, lock = len(waiting), threading.Lock()
+        errors: list[BaseException] = []
+
+        def work() -> None:
+            nonlocal left
+            try:
+                while True:
+                    with lock:
+                        if not waiting:
+                            break
+                        what = waiting.popleft()
+                    if isinstance(what, str):
+                        job = self._job(what, self.targets)
+                        result = ShardPass(job, targets, buffers, helpers, self.control).run()
+                        with lock:
+                            self.journal.add(result)
+                    else:
+                        finished = targets.shard_done([what])
+                        with lock:
+                            self.journal.add_targets(finished)
+                    with lock:
+                        left -= 1
+                        if not left:
+                            helpers.close()
+                helpers.help()
+            except BaseException as error:  # handed on to the caller's thread
+                with lock:
+                    errors.append(error)
+                self.control.stop()
+                helpers.close()
+
+        workers = [threading.Thread(target=work, name=f"reshard-{n}") for n in range(count if left else 0)]
+        try:
+            for worker in workers:
+                worker.start()
+            for worker in workers:
+                while worker.is_alive():
+                    worker.join(0.25)
+                    self._report()
+                    self.limit.check()
+        finally:
+            self.control.stop()
+            helpers.close()
+            for worker in workers:
+                if worker.ident:
+                    worker.join()
+            targets.close()
+        if errors:
+            raise next((error for error in errors if not isinstance(error, Stopped)), errors[0])
+
+    def by_fan_out(self, fan_out: FanOut) -> None:
+        """Take the shards wherever `fan_out` has them run; then finish the files that several of them wrote to."""
+        shared = {number for number, target in self.targets.items() if target.shards > 1}
+        unhashed = {n: replace(t, hashed=False) if n in shared else t for n, t in self.targets.items()}
+        for result in fan_out(run_shard, [self._job(name, unhashed) for name in self.todo]):
+            self.journal.add(result)
+            self.control.add(self.checkpoint.files[result.name].file_bytes)
+            self._report()
+        rest = sorted(shared.union(self._without_shard()))
+        jobs = [FinishJob(str(self.root), self._as_it_lies(number)) for number in rest]
+        for finished in fan_out(run_finish, jobs):
+            self.journal.add_targets([finished])
+
+    def hashes(self) -> Hashes:
+        """What the journal has of all shards and targets."""
+        if not self.with_hashes:
+            return Hashes({}, {}, self._errors())
+        sources = {name: self.journal.shards[name].sha256 or "" for name in self.reached}
+        targets = {file.name: self.journal.targets[file.name].sha256 or "" for file in self.plan.files}
+        return Hashes(sources, targets, self._errors())
+
+    def _errors(self) -> dict[str, Mapping[str, float]]:
+        return {name: e for shard in self.reached for name, e in self.journal.shards[shard].errors.items()}
+
+    def _report(self) -> None:
+        total = sum(self.checkpoint.files[name].file_bytes for name in self.todo)
+        progress.report("resharding", min(self.control.done, total), total, "B")
+
+    def _without_shard(self) -> list[int]:
+        """Targets to which no shard that is left brings anything: they are there, and want hashing and a record."""
+        brought = {number for name in self.todo for number in self.reached[name]}
+        return [number for number in self.targets if number not in brought]
+
+    def _as_it_lies(self, number: int) -> Target:
+        file = self.plan.files[number]
+        return Target(file.name, file.nbytes, ((0, file.nbytes),), 1, self.with_hashes)
+
+    def _job(self, name: str, targets: Mapping[int, Target]) -> ShardJob:
+        return ShardJob(
+            name=name,
+            sources={source: str(self.checkpoint.path(source)) for source in self.sources[name]},
+            file_bytes=self.checkpoint.files[name].file_bytes,
+            root=str(self.root),
+            streams=tuple(self.plan.streams.get(name, ())),
+            targets={number: targets[number] for number in sorted(self.reached[name])},
+            hashes=self.with_hashes,
+            expected=self.expected.get(name),
+            drop_behind=self.drop_behind,
         )
 
-    def _copy(self, step: Copy) -> None:
-        source = step.source
-        stride = max((p.stride for p in step.pieces if p.rows > 1), default=1)
-        block = self.buffers.size // stride * stride
-        for begin in range(source.begin, source.end, block):
-            deadline.current().check()
-            end = min(begin + block, source.end)
-            buffer = self.buffers.take()
-            try:
-                view = buffer.view[: end - begin]
-                _read(self.sources[source.file], view, begin)
-                self.source_hash[source.file].feed(begin, view, buffer)
-                for piece in step.pieces:
-                    self._write_piece(piece, source.begin, begin, view, buffer)
-            finally:
-                buffer.release()
-            self.done += end - begin
-            progress.report(f"resharding {source.file}", self.done, self.plan.bytes_read, "B")
+    def _recorded_shards(self) -> set[str]:
+        """Shards that need not be taken again: verified, unchanged since, and all their targets are still there."""
+        broken = {number for number, file in enumerate(self.plan.files) if not self._undamaged(file)}
+        done = set()
+        for name, record in self.journal.shards.items():
+            if name not in self.reached or not broken.isdisjoint(self.reached[name]):
+                continue
+            hashed = record.sha256 is not None and record.sha256 == self.expected.get(name, record.sha256)
+            states = {source: self._state(source) for source in self.sources[name]}
+            if record.states == states and (hashed or not self.with_hashes):
+                done.add(name)
+        return done
 
-    def _write_piece(self, piece: Piece, base: int, begin: int, view: memoryview, buffer: Buffer) -> None:
-        """Write what of the piece lies in the block `view`.
-
-        The block starts at `begin` in the source file, and the tensor at `base`.
-        """
-        if piece.rows == 1:
-            first = max(piece.source_offset, begin)
-            last = min(piece.source_offset + piece.run, begin + len(view))
-            if first < last:
-                offset = piece.target_offset + first - piece.source_offset
-                self._write_target(piece.target, view[first - begin : last - begin], offset, buffer)
-            return
-        # Blocks start where a row starts, so the run lies at the same place in each row.
-        column = (piece.source_offset - base) % piece.stride
-        rows = len(view) // piece.stride
-        staging = self.buffers.take()
+    def _undamaged(self, file: TargetFile) -> bool:
+        """Whether a target file lies there as an earlier run left it."""
         try:
-            gathered = staging.view[: rows * piece.run]
-            for row in range(rows):
-                start = row * piece.stride + column
-                gathered[row * piece.run : (row + 1) * piece.run] = view[start : start + piece.run]
-            offset = piece.target_offset + (begin - base) // piece.stride * piece.run
-            self._write_target(piece.target, gathered, offset, staging)
-        finally:
-            staging.release()
+            status = (self.root / file.name).lstat()
+        except FileNotFoundError:
+            return False
+        record = self.journal.targets.get(file.name)
+        recorded = record is None or (record.size, record.mtime_ns) == (status.st_size, status.st_mtime_ns)
+        return status.st_size == file.nbytes and recorded
 
-    def _fill(self, step: Fill) -> None:
-        offset, left = step.target_offset, step.count
-        at_once = max(1, self.buffers.size // len(step.pattern))
-        while left:
-            count = min(left, at_once)
-            data = step.pattern * count
-            _write(self.targets[step.target], memoryview(data), offset)
-            self.target_hash[step.target].feed_bytes(data)
-            offset, left = offset + len(data), left - count
+    def _whole_targets(self, done: set[str]) -> set[int]:
+        """Targets that are finished: recorded as such, and every shard that they are from is still the same."""
+        touched = {number for name in self.reached if name not in done for number in self.reached[name]}
+        return {
+            number
+            for number, file in enumerate(self.plan.files)
+            if number not in touched
+            and (record := self.journal.targets.get(file.name))
+            and (record.sha256 or not self.with_hashes)
+            and self._undamaged(file)
+        }
 
-    def _write_target(self, target: int, view: memoryview, offset: int, buffer: Buffer) -> None:
-        _write(self.targets[target], view, offset)
-        self.target_hash[target].feed(offset, view, buffer)
+    def _targets(self, done: set[str]) -> dict[int, Target]:
+        """The targets that are not whole, by number, each with what it has already."""
+        present: dict[int, list[Range]] = defaultdict(list)
+        for fill in self.plan.fills:
+            end = fill.target_offset + len(fill.pattern) * fill.count
+            present[fill.target].append((fill.target_offset, end))
+        for name in done:
+            for piece in _pieces(self.plan, name):
+                present[piece.target].append((piece.target_offset, piece.target_offset + piece.nbytes))
+        shards = Counter(number for name in self.todo for number in self.reached[name])
+        targets = {}
+        for number, file in enumerate(self.plan.files):
+            if number not in self.whole:
+                ranges = ((0, len(file.header)), *present[number])
+                targets[number] = Target(file.name, file.nbytes, ranges, shards[number] or 1, self.with_hashes)
+        return targets
+
+    def _state(self, name: str) -> State:
+        return state_of(os.stat(self.checkpoint.path(name)))
+
+    def _check_space(self) -> None:
+        there = sum(path.stat().st_blocks * 512 for path in self.root.rglob("*") if path.is_file())
+        needed, free = self.plan.bytes_written - there, shutil.disk_usage(self.root).free
+        if needed > free and self.reached:
+            source = self.checkpoint.path(next(iter(self.reached)))
+            if supports_reflink(self.root, source):
+                needed -= sum(shareable(self.plan.streams.get(name, ())) for name in self.todo)
+        if needed > free:
+            raise InputError(f"not enough space for {self.root}: {needed:,} bytes are to be written, {free:,} are free")
+
+
+def _pieces(plan: WritePlan, name: str) -> Iterator[Piece]:
+    for stream in plan.streams.get(name, ()):
+        yield from stream.pieces
+
+
+def _inputs(plan: WritePlan, name: str) -> set[str]:
+    """The files that a shard's job reads: itself, and where its conversions' scales lie."""
+    return {name, *(tensor.file for stream in plan.streams.get(name, ()) for tensor in stream.inputs)}
+
+
+def _targets_reached(plan: WritePlan, names: list[str]) -> dict[str, set[int]]:
+    """Shard → numbers of the targets that it brings something to.
+
+    Raises:
+        CheckFailed: headers, pieces and fills together are not as many bytes as a target has.
+    """
+    reached: dict[str, set[int]] = {}
+    nbytes = [len(file.header) for file in plan.files]
+    for fill in plan.fills:
+        nbytes[fill.target] += len(fill.pattern) * fill.count
+    for name in names:
+        numbers = reached[name] = set()
+        for piece in _pieces(plan, name):
+            numbers.add(piece.target)
+            nbytes[piece.target] += piece.nbytes
+    for file, planned in zip(plan.files, nbytes, strict=True):
+        if file.nbytes != planned:
+            raise CheckFailed(f"{file.name}: {file.nbytes:,} bytes, but the plan brings {planned:,}: it is not whole")
+    return reached
+
+
+def _write_fill(descriptor: int, fill: Fill) -> None:
+    offset, left = fill.target_offset, fill.count
+    at_once = max(1, (1 << 20) // len(fill.pattern))
+    while left:
+        count = min(left, at_once)
+        write_at(descriptor, memoryview(fill.pattern * count), offset)
+        offset, left = offset + len(fill.pattern) * count, left - count
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0))
+
+
+def _memory() -> int:
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def _allow_open_files(count: int) -> None:
@@ -216,36 +381,3 @@ def _allow_open_files(count: int) -> None:
     if soft != resource.RLIM_INFINITY and soft < needed:
         allowed = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
         resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
-
-
-def _state(descriptor: int) -> tuple[int, int]:
-    status = os.fstat(descriptor)
-    return status.st_size, status.st_mtime_ns
-
-
-def _open_source(stack: ExitStack, checkpoint: Checkpoint, name: str) -> int:
-    descriptor = os.open(checkpoint.path(name), os.O_RDONLY | os.O_CLOEXEC)
-    stack.callback(os.close, descriptor)
-    os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_SEQUENTIAL)
-    return descriptor
-
-
-def _create(stack: ExitStack, path: Path) -> int:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
-    stack.callback(os.close, descriptor)
-    return descriptor
-
-
-def _read(descriptor: int, view: memoryview, offset: int) -> None:
-    while view:
-        count = os.preadv(descriptor, [view], offset)
-        if not count:
-            raise EOFError("a shard became shorter while it was read")
-        view, offset = view[count:], offset + count
-
-
-def _write(descriptor: int, view: memoryview, offset: int) -> None:
-    while view:
-        count = os.pwrite(descriptor, view, offset)
-        view, offset = view[count:], offset + count

@@ -1,0 +1,120 @@
+"""What a shard's streams come to: byte runs that stay together, and strided ones that are gathered."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from math import gcd
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tasks.reshard.writes import Piece
+
+Bytes = NDArray[np.uint8]
+
+
+@dataclass(slots=True)
+class Run:
+    """Bytes [begin, end) of a shard (or of a conversion's output) that go to `target_offset` of a target."""
+
+    target: int
+    target_offset: int
+    begin: int
+    end: int
+    write: bool = True
+    """False where the target shares the blocks already, so that the bytes are only hashed."""
+
+
+@dataclass(slots=True)
+class Strided:
+    """`rows` runs of `run` bytes, `stride` apart from `begin` on, that follow each other in a target."""
+
+    target: int
+    target_offset: int
+    begin: int
+    rows: int
+    run: int
+    stride: int
+
+    @property
+    def end(self) -> int:
+        return self.begin + (self.rows - 1) * self.stride + self.run
+
+
+Move = Run | Strided
+
+
+def moves_of(pieces: Iterable[tuple[int, Piece]]) -> list[Move]:
+    """The moves of pieces, by where they begin. Each piece comes with the offset that its own one counts from.
+
+    Runs that are neighbours in the source and in the target are joined, across tensors: what a pipeline or expert
+    split takes from a shard is often one run of gigabytes.
+    """
+    moves: list[Move] = []
+    for base, piece in pieces:
+        begin = base + piece.offset
+        if not piece.nbytes:
+            continue
+        if piece.rows > 1 and piece.run != piece.stride:
+            moves.append(Strided(piece.target, piece.target_offset, begin, piece.rows, piece.run, piece.stride))
+        else:
+            moves.append(Run(piece.target, piece.target_offset, begin, begin + piece.nbytes))
+    moves.sort(key=lambda move: move.begin)
+    joined: list[Move] = []
+    last: dict[int, Run] = {}
+    for move in moves:
+        if isinstance(move, Run):
+            before = last.get(move.target)
+            if before and before.end == move.begin and _target_end(before) == move.target_offset:
+                before.end = move.end
+                continue
+            last[move.target] = move
+        joined.append(move)
+    return joined
+
+
+def _target_end(run: Run) -> int:
+    return run.target_offset + run.end - run.begin
+
+
+def gather(block: Bytes, begin: int, move: Strided, out: Bytes) -> tuple[int, int]:
+    """Put what of the move lies in the block, which starts at `begin`, into `out`.
+
+    Blocks may start and end anywhere, also within a row.
+
+    Returns:
+        Offset in the target, and the number of bytes.
+    """
+    run, stride, end = move.run, move.stride, begin + len(block)
+    first = max(0, (begin - move.begin - run) // stride + 1)  # the first row that ends after the block's begin
+    last = min(move.rows, -((move.begin - end) // stride))  # after the last row that starts before its end
+    if first >= last:
+        return 0, 0
+    start = move.begin + first * stride - begin
+    offset = move.target_offset + first * run
+    filled = 0
+    if start < 0:  # this row began in the block before
+        offset -= start
+        filled = min(run + start, len(block))
+        out[:filled] = block[:filled]
+        first, start = first + 1, start + stride
+    whole = min(last, (end - move.begin - run) // stride + 1) - first
+    if whole > 0:
+        _copy_rows(block, start, out, filled, whole, run, stride)
+        filled += whole * run
+        first, start = first + whole, start + whole * stride
+    if first < last:  # this row goes on in the next block
+        rest = len(block) - start
+        out[filled : filled + rest] = block[start:]
+        filled += rest
+    return offset, filled
+
+
+def _copy_rows(block: Bytes, start: int, out: Bytes, filled: int, rows: int, run: int, stride: int) -> None:
+    """One call whatever the number of rows; short rows are copied as words where they lie on word boundaries."""
+    width = gcd(run, stride, block.ctypes.data + start, out.ctypes.data + filled, 8) if run <= 64 else 1
+    kind = np.dtype(f"u{width}")
+    shape = (rows, run // width)
+    source = np.ndarray(shape, kind, block.data, start, (stride, width))
+    np.ndarray(shape, kind, out.data, filled)[...] = source

@@ -1,0 +1,353 @@
+"""One source shard, read from front to back, and everything that it brings to target files.
+
+This is the unit of work: `run_shard` takes a job that can be pickled and needs nothing else, so it runs in a thread
+of this process or on another machine that sees the same file system.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from day0 import deadline
+from day0.errors import CheckFailed
+from tasks.reshard.hashing import Buffer, BufferPool, Control, FileHash, Helpers
+from tasks.reshard.moves import Move, Run, Strided, gather, moves_of
+from tasks.reshard.reflink import BLOCK as SHARED_BLOCK
+from tasks.reshard.reflink import clone_range
+from tasks.reshard.targets import Finished, Target, Targets
+from tasks.reshard.writes import Range, Stream
+
+State = tuple[int, int, int]
+"""Size, modification time in nanoseconds, and inode: what tells that a file is still the one that was read."""
+
+_COPY = 64 << 20  # bytes a call of copy_file_range, so that a deadline is noticed
+_SHARE = 64 << 10  # runs shorter than this are copied: sharing them would only fragment the file
+_DROP = 32 << 20
+_CANNOT_COPY = (errno.EXDEV, errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS, errno.EPERM, errno.EBADF, errno.EIO)
+
+
+@dataclass(frozen=True)
+class ShardJob:
+    """All that is needed to take one shard: nothing here refers to another process's memory."""
+
+    name: str
+    sources: Mapping[str, str]
+    """Paths of this shard and of those in which a conversion's other inputs lie."""
+    file_bytes: int
+    root: str
+    streams: tuple[Stream, ...]
+    targets: Mapping[int, Target]
+    """The target files that this shard brings something to."""
+    hashes: bool
+    expected: str | None
+    drop_behind: bool
+    """Whether to tell the kernel that what was read is not needed again: for what does not fit into memory."""
+
+
+@dataclass(frozen=True)
+class ShardResult:
+    """`states` are those of every file that was read; `errors` are the quantisation errors by tensor."""
+
+    name: str
+    states: Mapping[str, State]
+    sha256: str | None
+    errors: Mapping[str, Mapping[str, float]]
+    finished: tuple[Finished, ...] = field(default=())
+
+
+def buffers_for(threads: int) -> tuple[int, int]:
+    """Size and number of buffers: a block to read and one to gather into for each thread, and some to be hashed.
+
+    Blocks that the processor's second cache holds are copied, gathered and hashed without going to memory again.
+    """
+    count = 3 * threads + 2
+    return max(256 << 10, min(2 << 20, (96 << 20) // count)), count
+
+
+def run_shard(job: ShardJob) -> ShardResult:
+    """Take one shard by itself. Targets that no other shard brings anything to are finished and hashed too."""
+    control, helpers = Control(deadline.current()), Helpers()
+    targets = Targets(Path(job.root), job.targets, helpers, control)
+    try:
+        return ShardPass(job, targets, BufferPool(*buffers_for(1), control), helpers, control).run()
+    finally:
+        targets.close()
+
+
+@dataclass(frozen=True)
+class FinishJob:
+    """A target file to which nothing more comes: to be hashed and put on the disk."""
+
+    root: str
+    target: Target
+
+
+def run_finish(job: FinishJob) -> Finished:
+    """Finish one target file by itself."""
+    targets = Targets(Path(job.root), {0: job.target}, Helpers(), Control(deadline.current()))
+    try:
+        return targets.shard_done([0])[0]
+    finally:
+        targets.close()
+
+
+def shareable(streams: Iterable[Stream]) -> int:
+    """How many bytes of what streams bring to targets can be shared with the source."""
+    spans = (_shared_span(move) for move in _copied(streams))
+    return sum(end - begin for begin, end in spans)
+
+
+def _copied(streams: Iterable[Stream]) -> list[Move]:
+    """The moves of all that is not converted."""
+    return moves_of((s.inputs[0].begin, p) for s in streams if not s.conversion for p in s.pieces)
+
+
+def _shared_span(move: Move) -> Range:
+    """What of a move consists of whole blocks of both files; empty where that is not worth sharing."""
+    if not isinstance(move, Run) or (move.begin - move.target_offset) % SHARED_BLOCK:
+        return 0, 0
+    begin, end = -(-move.begin // SHARED_BLOCK) * SHARED_BLOCK, move.end // SHARED_BLOCK * SHARED_BLOCK
+    return (begin, end) if end - begin >= _SHARE else (0, 0)
+
+
+def state_of(status: os.stat_result) -> State:
+    return status.st_size, status.st_mtime_ns, status.st_ino
+
+
+class ShardPass:
+    """One pass over one shard."""
+
+    def __init__(
+        self, job: ShardJob, targets: Targets, buffers: BufferPool, helpers: Helpers, control: Control
+    ) -> None:
+        self.job, self.targets, self.buffers = job, targets, buffers
+        self.helpers, self.control = helpers, control
+        self.sources: dict[str, int] = {}
+        self.sha: FileHash | None = None
+        self.errors: dict[str, dict[str, float]] = {}
+        self.dropped = 0
+
+    def run(self) -> ShardResult:
+        """Read, write, hash.
+
+        Raises:
+            CheckFailed: the shard's SHA-256 is not the expected one.
+            EOFError: the shard was changed or is shorter than its header says.
+        """
+        job = self.job
+        with ExitStack() as stack:
+            for name, path in job.sources.items():
+                self.sources[name] = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+                stack.callback(os.close, self.sources[name])
+            self.source = self.sources[job.name]
+            before = self._states()
+            if before[job.name][0] != job.file_bytes:
+                raise EOFError(f"{job.name} has {before[job.name][0]:,} bytes, its header says {job.file_bytes:,}")
+            os.posix_fadvise(self.source, 0, 0, os.POSIX_FADV_SEQUENTIAL)
+            if job.hashes:
+                self.sha = FileHash(self.source, self.helpers, self.control)
+            moves = [part for move in _copied(job.streams) for part in self._share(move)]
+            converted = sorted((s for s in job.streams if s.conversion), key=lambda s: s.inputs[0].begin)
+            if job.hashes:
+                self._read_all(moves, converted)
+            else:
+                self._copy_all(moves, converted)
+            digest = self.sha.finish(job.file_bytes) if self.sha else None
+            after = self._states()
+            for name, state in before.items():
+                if after[name] != state:
+                    raise EOFError(f"{name} was changed while it was read")
+        if job.expected and digest and digest != job.expected:
+            raise CheckFailed(
+                f"{job.name}: SHA-256 is {digest}, but {job.expected} was recorded; the file changed or is damaged, "
+                "fetch it again (`day0 verify --rehash` tells which files are)"
+            )
+        finished = self.targets.shard_done(job.targets)
+        return ShardResult(job.name, before, digest, self.errors, tuple(finished))
+
+    def _states(self) -> dict[str, State]:
+        return {name: state_of(os.fstat(descriptor)) for name, descriptor in self.sources.items()}
+
+    def _share(self, move: Move) -> list[Move]:
+        """The move, or what is left of it to copy where the middle of a run can be shared."""
+        begin, end = _shared_span(move)
+        if begin == end or not isinstance(move, Run):
+            return [move]
+        offset = move.target_offset - move.begin
+        target = self.targets.descriptor(move.target)
+        if not clone_range(self.source, begin, end, target, begin + offset):
+            return [move]
+        spans = ((move.begin, begin, True), (begin, end, False), (end, move.end, True))
+        return [Run(move.target, a + offset, a, b, write) for a, b, write in spans if a < b]
+
+    def _read_all(self, moves: Sequence[Move], converted: Sequence[Stream]) -> None:
+        """Every byte once, since all of them are hashed."""
+        sweep, position = _Sweep(moves), 0
+        for stream in converted:
+            self._blocks(position, stream.inputs[0].begin, sweep)
+            self._convert(stream)
+            position = stream.inputs[0].end
+        self._blocks(position, self.job.file_bytes, sweep)
+
+    def _copy_all(self, moves: Sequence[Move], converted: Sequence[Stream]) -> None:
+        """Without hashes the kernel copies the runs, and only what is gathered or converted is read."""
+        strided = [move for move in moves if isinstance(move, Strided)]
+        sweep = _Sweep(strided)
+        todo: list[tuple[int, Run | Stream | int]] = [(m.begin, m) for m in moves if isinstance(m, Run) and m.write]
+        todo += [(stream.inputs[0].begin, stream) for stream in converted]
+        todo += _union(strided)
+        for begin, what in sorted(todo, key=lambda entry: entry[0]):
+            if isinstance(what, Run):
+                self._copy_run(what)
+                if self.job.drop_behind:
+                    self._drop(what.begin)
+            elif isinstance(what, Stream):
+                self._convert(what)
+            else:
+                self._blocks(begin, what, sweep)
+
+    def _blocks(self, begin: int, end: int, sweep: _Sweep) -> None:
+        """Read [begin, end) block by block and move what is in each."""
+        size = self.buffers.size
+        while begin < end:
+            self.control.check()
+            until = min(end, (begin // size + 1) * size)
+            buffer = self.buffers.take()
+            try:
+                view = buffer.view[: until - begin]
+                read_at(self.source, view, begin, self.job.name)
+                if self.sha:
+                    self.sha.feed(begin, view, buffer)
+                for move in sweep.over(begin, until):
+                    self._deliver(move, view, buffer.array[: until - begin], begin, buffer)
+            finally:
+                buffer.release()
+            self.control.add(until - begin)
+            if self.job.drop_behind:
+                self._drop(until)
+            begin = until
+
+    def _deliver(
+        self, move: Move, view: memoryview, array: np.ndarray[tuple[int], np.dtype[np.uint8]], begin: int,
+        buffer: Buffer | None,
+    ) -> None:  # fmt: skip
+        """Write what of the move lies in a block, which starts at `begin`."""
+        if isinstance(move, Run):
+            low, high = max(move.begin, begin), min(move.end, begin + len(view))
+            if low < high:
+                part = view[low - begin : high - begin]
+                self.targets.put(move.target, move.target_offset + low - move.begin, part, buffer, move.write)
+            return
+        staging = self.buffers.take() if len(view) <= self.buffers.size else Buffer(len(view), None)
+        try:
+            offset, count = gather(array, begin, move, staging.array)
+            if count:
+                self.targets.put(move.target, offset, staging.view[:count], staging)
+        finally:
+            staging.release()
+
+    def _convert(self, stream: Stream) -> None:
+        """Blocks of the first input, in whole units of the conversion, and all pieces of what comes out."""
+        from tasks.reshard.convert.registry import make_converter  # compiles kernels: not for those who only copy
+
+        assert stream.conversion
+        first = stream.inputs[0]
+        converter = make_converter(stream.conversion, stream.inputs, lambda i, a, b: self._read_input(stream, i, a, b))
+        moves: dict[int, list[Move]] = {}
+        for number in {piece.output for piece in stream.pieces}:
+            moves[number] = moves_of((0, piece) for piece in stream.pieces if piece.output == number)
+        size = max(converter.unit, self.buffers.size // converter.unit * converter.unit)
+        for begin in range(first.begin, first.end, size):
+            self.control.check()
+            end = min(begin + size, first.end)
+            buffer = self.buffers.take() if size <= self.buffers.size else Buffer(size, None)
+            try:
+                view = buffer.view[: end - begin]
+                read_at(self.source, view, begin, self.job.name)
+                if self.sha:
+                    self.sha.feed(begin, view, buffer)
+                for number, offset, data in converter.convert(begin - first.begin, view):
+                    flat = data.cast("B") if data.format != "B" or data.ndim != 1 else data
+                    for move in moves.get(number, ()):
+                        if move.begin < offset + len(flat) and offset < move.end:
+                            self._deliver(move, flat, np.frombuffer(flat, np.uint8), offset, None)
+            finally:
+                buffer.release()
+            self.control.add(end - begin)
+        if (errors := converter.errors()) is not None:
+            self.errors[first.name] = dict(errors)
+
+    def _read_input(self, stream: Stream, number: int, begin: int, end: int) -> memoryview:
+        tensor = stream.inputs[number]
+        view = memoryview(bytearray(end - begin))
+        read_at(self.sources[tensor.file], view, tensor.begin + begin, tensor.file)
+        return view
+
+    def _copy_run(self, run: Run) -> None:
+        """By the kernel, without the bytes passing through here; by reading and writing where it cannot."""
+        target = self.targets.descriptor(run.target)
+        begin, offset = run.begin, run.target_offset
+        while begin < run.end:
+            self.control.check()
+            try:
+                count = os.copy_file_range(self.source, target, min(_COPY, run.end - begin), begin, offset)
+            except OSError as error:
+                if error.errno not in _CANNOT_COPY:
+                    raise
+                count = 0
+            if not count:  # some file systems cannot, and some say so by doing nothing
+                self._blocks(begin, run.end, _Sweep([Run(run.target, offset, begin, run.end)]))
+                return
+            begin, offset = begin + count, offset + count
+            self.control.add(count)
+
+    def _drop(self, position: int) -> None:
+        if position - self.dropped >= _DROP:
+            os.posix_fadvise(self.source, self.dropped, position - self.dropped, os.POSIX_FADV_DONTNEED)
+            self.dropped = position
+
+
+class _Sweep:
+    """Which moves have something in a block; blocks come in ascending order."""
+
+    def __init__(self, moves: Sequence[Move]) -> None:
+        self._moves, self._next = moves, 0
+        self._active: list[Move] = []
+
+    def over(self, begin: int, end: int) -> list[Move]:
+        while self._next < len(self._moves) and self._moves[self._next].begin < end:
+            self._active.append(self._moves[self._next])
+            self._next += 1
+        self._active = [move for move in self._active if move.end > begin]
+        return self._active
+
+
+def _union(moves: Sequence[Strided]) -> list[tuple[int, int]]:
+    """The ranges that moves, sorted by where they begin, cover together."""
+    ranges: list[tuple[int, int]] = []
+    for move in moves:
+        if ranges and move.begin <= ranges[-1][1]:
+            ranges[-1] = ranges[-1][0], max(ranges[-1][1], move.end)
+        else:
+            ranges.append((move.begin, move.end))
+    return ranges
+
+
+def read_at(descriptor: int, view: memoryview, offset: int, name: str) -> None:
+    """Fill `view`.
+
+    Raises:
+        EOFError: the file ends before.
+    """
+    while view:
+        count = os.preadv(descriptor, [view], offset)
+        if not count:
+            raise EOFError(f"{name} became shorter while it was read")
+        view, offset = view[count:], offset + count
