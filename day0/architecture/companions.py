@@ -85,12 +85,23 @@ def grains(
         return tuple(Grain(dim, 1) for dim in range(len(stored)))  # one a row: [N] beside [N, K]
     if stored in ((), (1,)) and weight != (1,):
         return tuple(Grain(None, WHOLE) for _ in stored) if role != "packed" else None
+    if role == "packed" and len(stored) == len(weight) + 1:
+        return _blocks(stored, weight)
     if len(stored) != len(dims):
         return None
     if role == "packed":
         return _packed(stored, weight, dtype, dims, companion)
     found = tuple(_grain(length, dim, weight[dim]) for length, dim in zip(stored, dims, strict=True))
     return None if None in found else tuple(grain for grain in found if grain)
+
+
+def _blocks(stored: tuple[int, ...], weight: tuple[int, ...]) -> tuple[Grain, ...] | None:
+    """Pairs of 4 bits, with the bytes of a block as a dimension of their own (gpt-oss): [.., K / 32, 16]."""
+    *outer, blocks, size = stored
+    if tuple(outer) != weight[:-1] or blocks * size * 2 != weight[-1]:
+        return None
+    last = len(weight) - 1
+    return (*(Grain(dim, 1) for dim in range(last)), Grain(last, 2 * size), Grain(None, WHOLE))
 
 
 def _packed(

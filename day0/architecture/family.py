@@ -42,6 +42,8 @@ class SizeRule(Frozen):
     key: str | tuple[str, ...] = ()
     default: str | None = None
     """An expression in sizes that stand before this one."""
+    length: bool = False
+    """The config has a list with an entry each instead of a number, or besides it."""
     tensor: str | None = None
     """A tensor whose header tells the size where the config does not; with `dim`."""
     dim: int = 0
@@ -61,7 +63,8 @@ class When(Frozen):
     """A condition on the config. In YAML a bare string is the key of a true/false value that must be true."""
 
     key: str
-    equals: str | int | bool | None = None
+    equals: str | int | bool | tuple[str, ...] | None = None
+    """What it must be, or one of several."""
     given: bool | None = None
     """Whether the key must be there, neither null, zero, false nor empty."""
     absent: bool = False
@@ -71,6 +74,8 @@ class When(Frozen):
         value = look_up(config, self.key)
         if self.given is not None:
             return bool(value) == self.given
+        if isinstance(self.equals, tuple):
+            return value in self.equals
         if self.equals is not None:
             return bool(value == self.equals)
         return flag(config, self.key, self.absent)
@@ -164,6 +169,8 @@ class TensorRule(Frozen):
     """The dimension that counts the experts, where they are stored as one tensor."""
     stage: Literal["first", "last"] | None = None
     when: tuple[When, ...] = ()
+    plain_transposed: bool = False
+    """Checkpoints that are not quantised have the last two dimensions the other way round."""
     presence: Literal["required", "all_or_none", "any"] = "required"
     """`all_or_none`: in every layer (and expert) or in none; `any`: wherever the checkpoint has it."""
     drop: str | None = None

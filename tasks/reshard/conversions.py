@@ -17,7 +17,7 @@ from day0.architecture.companions import WHOLE, Companion, Grain, companions
 from day0.artifacts.shards import Dropped
 from day0.errors import InputError
 from tasks.reshard.cuts import Cutter
-from tasks.reshard.units import FLOATS, Draft, Unit, as_stored, whole_grains
+from tasks.reshard.units import FLOATS, TRANSPOSED, Draft, Unit, as_stored, exchanged, whole_grains
 from tasks.reshard.weight_dtypes import WeightDtype, weight_dtype_of
 from tasks.reshard.writes import Conversion
 
@@ -202,10 +202,12 @@ def _dequantised(weight: _Weight, stored: str, cutter: Cutter, chosen: Chosen) -
     before = _dequantisation(weight, chosen)
     assert before.conversion
     rule = weight.main.rule
-    grains = whole_grains(rule.shape)
-    conversion = Conversion(before.conversion.name, ((stored, rule.shape),), before.conversion.parameters)
+    name, shape, grains = before.conversion.name, rule.shape, whole_grains(rule.shape)
+    if rule.rule.plain_transposed:
+        name, shape, grains = f"{name}{TRANSPOSED}", exchanged(shape), exchanged(grains)
+    conversion = Conversion(name, ((stored, shape),), before.conversion.parameters)
     match = replace(weight.main, companion=None, grains=grains)
-    kind = cutter.kind(rule, rule.shape, stored, grains)
+    kind = cutter.kind(rule, shape, stored, grains)
     return Unit(weight.name, match, kind, Draft(before.inputs, conversion))
 
 

@@ -17,6 +17,7 @@ from day0.architecture.bound import BoundFamily, normalised
 from day0.architecture.family import Target
 from day0.artifacts.shards import Dropped
 from day0.errors import InputError
+from day0.safetensors_header import DTYPE_BITS
 from tasks.reshard.cuts import Cut, Cutter, nbytes, zeros
 from tasks.reshard.slicing import World, expert_range, stage_layers
 from tasks.reshard.units import Unit, for_engine, is_mtp, stage_of
@@ -257,7 +258,8 @@ class NamedLayout(Layout):
         if unit.match.rule.name.endswith(".weight") and name.endswith("weight"):
             ending, name = ending.removeprefix("."), name.removesuffix("weight")
         plain = ending.lstrip("._")
-        return name + ending.removesuffix(plain) + self.rule.suffixes.get(plain, plain)
+        suffix = self.rule.suffixes.get(plain, plain)
+        return name + ending.removesuffix(plain) + suffix if suffix else name.removesuffix(".")
 
     def _order(self, join: _Join) -> tuple[str, int, str, tuple[int, ...]]:
         """The order of an engine's tensors: constants, then as the source's names go, layers and experts by number."""
@@ -294,11 +296,19 @@ class NamedLayout(Layout):
             if first and group[0][1].match.rule.rule.experts is not None:
                 raise InputError(f"{name}: stacked experts cannot be joined with others")
             shape = (sum(cut.shape[0] for _, _, cut in group), *first[1:]) if first else (each,)
-        if join.target is not None and join.target.shape:
+        companion = parts[0][1].companion
+        if join.target is not None and join.target.shape and (companion is None or companion.role == "packed"):
             shape = _viewed(shape, parts[0][1].kind.shape, join.target.shape, name)
         if experts:
             shape = (experts, *shape)
+        if join.target is not None and join.target.others == "zero" and self._replica(parts[0][1], rank):
+            return Placed(name, dtype, shape, (), bytes(DTYPE_BITS[dtype] // 8), "0: the engine adds up all ranks'")
         return Placed(name, dtype, shape, tuple((unit, cut) for _, unit, cut in parts))
+
+    def _replica(self, unit: Unit, rank: int) -> bool:
+        """Whether another rank of the stage, before this one, holds the same values."""
+        shared = self.world.expert_tp if unit.match.rule.rule.kind == "routed_expert" else self.world.tp
+        return rank % shared > 0
 
     def _constants(self) -> Iterator[tuple[int, Placed]]:
         for constant, layers, shape in self.bound.constants.get(self.name, ()):

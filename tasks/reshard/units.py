@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TypeVar
 
 from day0.architecture.bound import BoundFamily, Match
 from day0.architecture.companions import Companion, Grain
@@ -15,6 +15,9 @@ from tasks.reshard.cuts import Cutter, Kind
 from tasks.reshard.writes import Conversion, Piece
 
 FLOATS = ("BF16", "F16", "F32")
+TRANSPOSED = "+transpose"
+
+T = TypeVar("T")
 
 
 @dataclass(slots=True, eq=False)
@@ -60,26 +63,34 @@ def for_engine(unit: Unit, target: Target, cutter: Cutter) -> Unit:
     Raises:
         InputError: a weight that is quantised anew would have to be transposed.
     """
-    kind = unit.kind
+    kind, before = unit.kind, unit.draft.conversion
     cast = target.dtype is not None and unit.companion is None and kind.dtype in FLOATS and kind.dtype != target.dtype
-    transpose = target.transpose and len(kind.shape) >= 2
+    transpose = len(kind.shape) >= 2 and target.transpose != is_transposed(kind.grains)
     if not (cast or transpose):
         return unit
     dtype = target.dtype if cast and target.dtype else kind.dtype
-    shape, grains = kind.shape, kind.grains
-    if transpose:
-        shape, grains = (*shape[:-2], shape[-1], shape[-2]), (*grains[:-2], grains[-1], grains[-2])
-    before = unit.draft.conversion
+    shape, grains = (exchanged(kind.shape), exchanged(kind.grains)) if transpose else (kind.shape, kind.grains)
     if before is None:
         name = {(True, False): "cast", (False, True): "transpose"}.get((cast, transpose), "cast+transpose")
-        parameters: tuple[tuple[str, Any], ...] = ()
-    elif len(before.outputs) == 1:  # it computes out, and may as well write the dtype that is wanted
-        name = f"{before.name}+transpose" if transpose else before.name
-        parameters = before.parameters
+        conversion = Conversion(name, ((dtype, shape),))
+    elif len(before.outputs) == 1:  # it computes out, and may as well write the dtype and order that are wanted
+        turned = before.name.removesuffix(TRANSPOSED) if transpose else before.name
+        name = f"{turned}{TRANSPOSED}" if transpose and turned == before.name else turned
+        conversion = Conversion(name, ((dtype, shape),), before.parameters)
     else:
         raise InputError(f"{unit.name}: the engine wants it transposed, which is not done together with {before.name}")
-    draft = Draft(unit.draft.inputs, Conversion(name, ((dtype, shape),), parameters))
-    return replace(unit, kind=cutter.kind(kind.rule, shape, dtype, grains), draft=draft)
+    return replace(unit, kind=cutter.kind(kind.rule, shape, dtype, grains), draft=Draft(unit.draft.inputs, conversion))
+
+
+def exchanged(values: tuple[T, ...]) -> tuple[T, ...]:
+    """A shape, or what belongs to its dimensions, with the last two exchanged."""
+    return (*values[:-2], values[-1], values[-2])
+
+
+def is_transposed(grains: tuple[Grain, ...]) -> bool:
+    """Whether the last two dimensions stand the other way round than in the weight's rule."""
+    first, last = (grain.dim for grain in grains[-2:]) if len(grains) >= 2 else (None, None)
+    return first is not None and last is not None and first > last
 
 
 def whole_grains(shape: tuple[int, ...]) -> tuple[Grain, ...]:
