@@ -1,4 +1,4 @@
-"""Talks to a hub: what a release consists of, its files, and one file again by another way."""
+"""The Hugging Face hub: what a release consists of, its files, and where each of them is."""
 
 from __future__ import annotations
 
@@ -8,19 +8,18 @@ import re
 import sys
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from day0 import deadline, process
+from day0 import process
 from day0.checkpoint import unsafe_name
 from day0.errors import Day0Error, InputError, Unavailable
-from day0.files import atomic_write
 from day0.home import PROJECT
-from day0.http import http_client
 from day0.progress import report
 from tasks.download.manifest import Expected
+from tasks.download.source import Address, HubRelease
+from tasks.download.space import disk_full
 from tasks.download.transfer import MARK
 
 COMMIT = re.compile(r"[0-9a-f]{40}")
@@ -29,16 +28,6 @@ _QUIET = {
     "HF_HUB_DISABLE_PROGRESS_BARS": "1",
     "DO_NOT_TRACK": "1",
 }
-
-
-@dataclass(frozen=True)
-class HubRelease:
-    """A repository at one commit, with what the hub says about each file."""
-
-    repository: str
-    commit: str
-    hub: str
-    files: dict[str, Expected]
 
 
 def endpoint() -> str:
@@ -61,11 +50,11 @@ def look_up(repository: str, revision: str | None) -> HubRelease:
         if problem := unsafe_name(name):
             raise InputError(f"{repository} is refused, because the hub lists a file with an unusable name: {problem}")
     files = {name: Expected(**entry) for name, entry in info["files"].items()}
-    return HubRelease(repository, info["commit"], endpoint(), files)
+    return HubRelease(repository, info["commit"], endpoint(), files, by_client=bool(info["xet"]))
 
 
 def transfer(release: HubRelease, names: list[str], folder: Path) -> None:
-    """Fetch files of a release into `folder`, continuing what was begun there.
+    """Fetch files of a release into `folder`, by Xet where the hub serves it.
 
     Raises:
         InputError, Unavailable: as `look_up`.
@@ -73,6 +62,8 @@ def transfer(release: HubRelease, names: list[str], folder: Path) -> None:
     """
     total = sum(release.files[name].size or 0 for name in names)
     folder.mkdir(parents=True, exist_ok=True)
+    for unfinished in (folder / ".cache" / "huggingface").rglob("*.incomplete"):
+        unfinished.unlink()  # of a client that was killed: the next one does not continue it
     patterns = [re.sub(r"([*?[])", r"[\1]", name) for name in names]
     request = {"repository": release.repository, "commit": release.commit, "folder": str(folder), "patterns": patterns}
     with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
@@ -86,35 +77,13 @@ def transfer(release: HubRelease, names: list[str], folder: Path) -> None:
         )
 
 
-def fetch_file(release: HubRelease, name: str, folder: Path) -> None:
-    """Fetch one file whole, by plain HTTP: another way than the client's, which may have been what damaged it.
-
-    Raises:
-        Unavailable: the hub does not send it.
-    """
-    import httpx
+def address(release: HubRelease, name: str) -> Address:
+    """Where one file is, at the release's commit."""
     from huggingface_hub import get_token
 
     token = get_token()
-    headers = {"Accept-Encoding": "identity"} | ({"Authorization": f"Bearer {token}"} if token else {})
-    url = f"{endpoint()}/{release.repository}/resolve/{release.commit}/{quote(name)}"
-    total = release.files[name].size
-    report(f"fetching {name} again", 0, total, "B")
-    try:
-        with (
-            http_client(follow_redirects=True, timeout=60) as client,
-            client.stream("GET", url, headers=headers) as response,
-            atomic_write(folder / name) as file,
-        ):
-            response.raise_for_status()
-            for piece in response.iter_bytes(1 << 20):
-                deadline.current().check()
-                file.write(piece)
-                report(f"fetching {name} again", file.tell(), total, "B")
-                if total is not None and file.tell() > total:
-                    raise Unavailable(f"{url} sends more than the {total:,} bytes that the hub itself lists")
-    except httpx.HTTPError as error:
-        raise Unavailable(f"{name} of {release.repository} cannot be fetched from {endpoint()}: {error}") from error
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    return Address(f"{endpoint()}/{release.repository}/resolve/{release.commit}/{quote(name)}", headers)
 
 
 def _client(
@@ -152,6 +121,8 @@ def _explain(error: dict[str, str], repository: str, revision: str | None) -> Da
         case "repository":
             remedy = "check the name; for a private repository set HF_TOKEN"
             return InputError(f"there is no repository {repository} on {endpoint()}; {remedy}")
+        case "full":
+            return disk_full(error["text"])
         case "revision":
             return InputError(f"{repository} has no revision {revision!r} on {endpoint()}")
         case _:

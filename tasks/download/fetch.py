@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from day0.artifacts.snapshot import Snapshot
-from day0.release import parse_source
-from tasks.download.client import COMMIT, look_up
+from day0.release import Release, parse_source
+from tasks.download import client, modelscope
+from tasks.download.client import COMMIT
 from tasks.download.folder import listing_digest, take_folder
 from tasks.download.hub import fetch_hub
 from tasks.download.settings import DownloadSettings
+from tasks.download.source import Hub
+
+_HUBS: dict[str, Hub] = {"hf": client, "ms": modelscope}
 
 
 def pin(source: str) -> DownloadSettings:
@@ -21,7 +25,7 @@ def pin(source: str) -> DownloadSettings:
     if release.path:
         return DownloadSettings(source=release.source, listing=listing_digest(release.path))
     given = release.revision or ""
-    commit = given if COMMIT.fullmatch(given) else look_up(release.name, release.revision).commit
+    commit = given if COMMIT.fullmatch(given) else _hub(release).look_up(release.name, release.revision).commit
     return DownloadSettings(source=release.source, revision=commit)
 
 
@@ -35,4 +39,8 @@ def fetch(source: str, settings: DownloadSettings | None = None) -> Snapshot:
     release = parse_source(source)
     if release.path:
         return take_folder(release)
-    return fetch_hub(release, settings.revision if settings else None)
+    return fetch_hub(_hub(release), release, settings.revision if settings else None)
+
+
+def _hub(release: Release) -> Hub:
+    return _HUBS[release.kind]

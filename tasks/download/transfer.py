@@ -6,12 +6,20 @@ Run as `python -m tasks.download.transfer`. It prints lines that begin with a ma
 from __future__ import annotations
 
 import json
+import os
 import sys
 import threading
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from tasks.download.space import FULL
+
 MARK = "day0-transfer "
+
+#: Files at once. Xet fetches the parts of each in parallel; and with fewer files at once the first are there sooner,
+#: to be hashed and split while the others come.
+WORKERS = 4
 
 
 def main(arguments: list[str]) -> int:
@@ -40,6 +48,8 @@ def main(arguments: list[str]) -> int:
         return fail("repository", error)
     except (errors.OfflineModeIsEnabled, httpx2.HTTPError, OSError) as error:
         return fail("hub", error)
+    except RuntimeError as error:  # what Xet's client in Rust raises, for a full disk and for a broken connection
+        return fail("hub", error)
     return 0
 
 
@@ -60,7 +70,23 @@ def describe(repository: str, revision: str | None) -> dict[str, Any]:
                 sha256 = entry.lfs.sha256 if entry.lfs else None
                 git_sha1 = None if sha256 else entry.blob_id
                 files[entry.path] = {"size": entry.size, "sha256": sha256, "git_sha1": git_sha1}
-    return {"commit": info.sha, "files": files}
+    return {"commit": info.sha, "files": files, "xet": _serves_xet(repository, str(info.sha), files)}
+
+
+def _serves_xet(repository: str, commit: str, files: dict[str, dict[str, Any]]) -> bool:
+    """Whether the largest file comes by Xet: the client's own way, with chunks in parallel. Else it is plain HTTP."""
+    from huggingface_hub import constants, errors, get_hf_file_metadata, hf_hub_url
+
+    large = {name: file["size"] for name, file in files.items() if file["sha256"]}
+    if not large or constants.HF_HUB_DISABLE_XET or not find_spec("hf_xet"):
+        return False
+    url = hf_hub_url(repository, max(large, key=large.__getitem__), revision=commit)
+    try:
+        return get_hf_file_metadata(url, timeout=30).xet_file_data is not None
+    except errors.GatedRepoError:
+        raise
+    except errors.HfHubHTTPError:
+        return False  # whatever it is, the fetching of that very file will tell
 
 
 def download(request: dict[str, Any]) -> None:
@@ -76,6 +102,7 @@ def download(request: dict[str, Any]) -> None:
             revision=request["commit"],
             local_dir=folder,
             allow_patterns=request["patterns"],
+            max_workers=WORKERS,
         )
     finally:
         done.set()
@@ -98,9 +125,23 @@ def tell(what: str, value: Any) -> None:
 
 
 def fail(kind: str, error: Exception) -> int:
-    """Tell the parent what went wrong."""
+    """Tell the parent what went wrong. A full disk is told as that, whatever the client made of it."""
+    if (full := _full(error)) is not None:
+        kind, error = "full", OSError(os.strerror(full))
     tell("error", {"kind": kind, "text": " ".join(str(error).split())[:500] or type(error).__name__})
     return 1
+
+
+def _full(error: BaseException | None) -> int | None:
+    """The errno of a full disk, if that is behind the error: as its cause, or in the words of a client in Rust."""
+    while error is not None:
+        number = getattr(error, "errno", None)
+        if number in FULL:
+            return int(number)
+        if found := next((n for n in FULL if os.strerror(n) in str(error)), None):
+            return found
+        error = error.__cause__ or error.__context__
+    return None
 
 
 if __name__ == "__main__":
