@@ -155,6 +155,8 @@ class _Binder:
             value = look_up(config, key)
             if value is None:
                 continue
+            if rule.length and isinstance(value, list | str):
+                value = len(value)
             if isinstance(value, bool) or not isinstance(value, int) or not rule.least <= value <= LARGEST_SIZE:
                 wanted = "a positive integer" if rule.least == 1 else f"an integer of at least {rule.least}"
                 raise InputError(f"config.json: {key} is {str(value)[:40]!r}; it must be {wanted}")
