@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from tasks.reshard.shard_pass import ShardResult, State
+from tasks.reshard.jobs import ShardResult, State
 from tasks.reshard.targets import Finished
 
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import gcd
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tasks.reshard.writes import Piece
+from tasks.reshard.reflink import BLOCK
+from tasks.reshard.writes import Piece, Range, Stream
 
+_SHARE = 64 << 10  # runs shorter than this are copied: sharing them would only fragment the file
 Bytes = NDArray[np.uint8]
 
 
@@ -76,6 +78,51 @@ def moves_of(pieces: Iterable[tuple[int, Piece]]) -> list[Move]:
 
 def _target_end(run: Run) -> int:
     return run.target_offset + run.end - run.begin
+
+
+def shareable(streams: Iterable[Stream]) -> int:
+    """How many bytes of what streams bring to targets can be shared with the source."""
+    spans = (shared_span(move) for move in copied(streams))
+    return sum(end - begin for begin, end in spans)
+
+
+def copied(streams: Iterable[Stream]) -> list[Move]:
+    """The moves of all that is not converted."""
+    return moves_of((s.inputs[0].begin, p) for s in streams if not s.conversion for p in s.pieces)
+
+
+def shared_span(move: Move) -> Range:
+    """What of a move consists of whole blocks of both files; empty where that is not worth sharing."""
+    if not isinstance(move, Run) or (move.begin - move.target_offset) % BLOCK:
+        return 0, 0
+    begin, end = -(-move.begin // BLOCK) * BLOCK, move.end // BLOCK * BLOCK
+    return (begin, end) if end - begin >= _SHARE else (0, 0)
+
+
+class Sweep:
+    """Which moves have something in a block; blocks come in ascending order."""
+
+    def __init__(self, moves: Sequence[Move]) -> None:
+        self._moves, self._next = moves, 0
+        self._active: list[Move] = []
+
+    def over(self, begin: int, end: int) -> list[Move]:
+        while self._next < len(self._moves) and self._moves[self._next].begin < end:
+            self._active.append(self._moves[self._next])
+            self._next += 1
+        self._active = [move for move in self._active if move.end > begin]
+        return self._active
+
+
+def union(moves: Sequence[Strided]) -> list[tuple[int, int]]:
+    """The ranges that moves, sorted by where they begin, cover together."""
+    ranges: list[tuple[int, int]] = []
+    for move in moves:
+        if ranges and move.begin <= ranges[-1][1]:
+            ranges[-1] = ranges[-1][0], max(ranges[-1][1], move.end)
+        else:
+            ranges.append((move.begin, move.end))
+    return ranges
 
 
 def gather(block: Bytes, begin: int, move: Strided, out: Bytes) -> tuple[int, int]:

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -18,48 +17,15 @@ import numpy as np
 from day0 import deadline
 from day0.errors import CheckFailed
 from tasks.reshard.hashing import Buffer, BufferPool, Control, FileHash, Helpers
-from tasks.reshard.moves import Move, Run, Strided, gather, moves_of
-from tasks.reshard.reflink import BLOCK as SHARED_BLOCK
+from tasks.reshard.jobs import FinishJob, ShardJob, ShardResult, State, state_of
+from tasks.reshard.moves import Move, Run, Strided, Sweep, copied, gather, moves_of, shared_span, union
 from tasks.reshard.reflink import clone_range
-from tasks.reshard.targets import Finished, Target, Targets
-from tasks.reshard.writes import Range, Stream
-
-State = tuple[int, int, int]
-"""Size, modification time in nanoseconds, and inode: what tells that a file is still the one that was read."""
+from tasks.reshard.targets import Finished, Targets
+from tasks.reshard.writes import Stream
 
 _COPY = 64 << 20  # bytes a call of copy_file_range, so that a deadline is noticed
-_SHARE = 64 << 10  # runs shorter than this are copied: sharing them would only fragment the file
 _DROP = 32 << 20
 _CANNOT_COPY = (errno.EXDEV, errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS, errno.EPERM, errno.EBADF, errno.EIO)
-
-
-@dataclass(frozen=True)
-class ShardJob:
-    """All that is needed to take one shard: nothing here refers to another process's memory."""
-
-    name: str
-    sources: Mapping[str, str]
-    """Paths of this shard and of those in which a conversion's other inputs lie."""
-    file_bytes: int
-    root: str
-    streams: tuple[Stream, ...]
-    targets: Mapping[int, Target]
-    """The target files that this shard brings something to."""
-    hashes: bool
-    expected: str | None
-    drop_behind: bool
-    """Whether to tell the kernel that what was read is not needed again: for what does not fit into memory."""
-
-
-@dataclass(frozen=True)
-class ShardResult:
-    """`states` are those of every file that was read; `errors` are the quantisation errors by tensor."""
-
-    name: str
-    states: Mapping[str, State]
-    sha256: str | None
-    errors: Mapping[str, Mapping[str, float]]
-    finished: tuple[Finished, ...] = field(default=())
 
 
 def buffers_for(threads: int) -> tuple[int, int]:
@@ -81,14 +47,6 @@ def run_shard(job: ShardJob) -> ShardResult:
         targets.close()
 
 
-@dataclass(frozen=True)
-class FinishJob:
-    """A target file to which nothing more comes: to be hashed and put on the disk."""
-
-    root: str
-    target: Target
-
-
 def run_finish(job: FinishJob) -> Finished:
     """Finish one target file by itself."""
     targets = Targets(Path(job.root), {0: job.target}, Helpers(), Control(deadline.current()))
@@ -96,29 +54,6 @@ def run_finish(job: FinishJob) -> Finished:
         return targets.shard_done([0])[0]
     finally:
         targets.close()
-
-
-def shareable(streams: Iterable[Stream]) -> int:
-    """How many bytes of what streams bring to targets can be shared with the source."""
-    spans = (_shared_span(move) for move in _copied(streams))
-    return sum(end - begin for begin, end in spans)
-
-
-def _copied(streams: Iterable[Stream]) -> list[Move]:
-    """The moves of all that is not converted."""
-    return moves_of((s.inputs[0].begin, p) for s in streams if not s.conversion for p in s.pieces)
-
-
-def _shared_span(move: Move) -> Range:
-    """What of a move consists of whole blocks of both files; empty where that is not worth sharing."""
-    if not isinstance(move, Run) or (move.begin - move.target_offset) % SHARED_BLOCK:
-        return 0, 0
-    begin, end = -(-move.begin // SHARED_BLOCK) * SHARED_BLOCK, move.end // SHARED_BLOCK * SHARED_BLOCK
-    return (begin, end) if end - begin >= _SHARE else (0, 0)
-
-
-def state_of(status: os.stat_result) -> State:
-    return status.st_size, status.st_mtime_ns, status.st_ino
 
 
 class ShardPass:
@@ -153,7 +88,7 @@ class ShardPass:
             os.posix_fadvise(self.source, 0, 0, os.POSIX_FADV_SEQUENTIAL)
             if job.hashes:
                 self.sha = FileHash(self.source, self.helpers, self.control)
-            moves = [part for move in _copied(job.streams) for part in self._share(move)]
+            moves = [part for move in copied(job.streams) for part in self._share(move)]
             converted = sorted((s for s in job.streams if s.conversion), key=lambda s: s.inputs[0].begin)
             if job.hashes:
                 self._read_all(moves, converted)
@@ -177,7 +112,7 @@ class ShardPass:
 
     def _share(self, move: Move) -> list[Move]:
         """The move, or what is left of it to copy where the middle of a run can be shared."""
-        begin, end = _shared_span(move)
+        begin, end = shared_span(move)
         if begin == end or not isinstance(move, Run):
             return [move]
         offset = move.target_offset - move.begin
@@ -189,7 +124,7 @@ class ShardPass:
 
     def _read_all(self, moves: Sequence[Move], converted: Sequence[Stream]) -> None:
         """Every byte once, since all of them are hashed."""
-        sweep, position = _Sweep(moves), 0
+        sweep, position = Sweep(moves), 0
         for stream in converted:
             self._blocks(position, stream.inputs[0].begin, sweep)
             self._convert(stream)
@@ -199,10 +134,10 @@ class ShardPass:
     def _copy_all(self, moves: Sequence[Move], converted: Sequence[Stream]) -> None:
         """Without hashes the kernel copies the runs, and only what is gathered or converted is read."""
         strided = [move for move in moves if isinstance(move, Strided)]
-        sweep = _Sweep(strided)
+        sweep = Sweep(strided)
         todo: list[tuple[int, Run | Stream | int]] = [(m.begin, m) for m in moves if isinstance(m, Run) and m.write]
         todo += [(stream.inputs[0].begin, stream) for stream in converted]
-        todo += _union(strided)
+        todo += union(strided)
         for begin, what in sorted(todo, key=lambda entry: entry[0]):
             if isinstance(what, Run):
                 self._copy_run(what)
@@ -213,7 +148,7 @@ class ShardPass:
             else:
                 self._blocks(begin, what, sweep)
 
-    def _blocks(self, begin: int, end: int, sweep: _Sweep) -> None:
+    def _blocks(self, begin: int, end: int, sweep: Sweep) -> None:
         """Read [begin, end) block by block and move what is in each."""
         size = self.buffers.size
         while begin < end:
@@ -303,7 +238,7 @@ class ShardPass:
                     raise
                 count = 0
             if not count:  # some file systems cannot, and some say so by doing nothing
-                self._blocks(begin, run.end, _Sweep([Run(run.target, offset, begin, run.end)]))
+                self._blocks(begin, run.end, Sweep([Run(run.target, offset, begin, run.end)]))
                 return
             begin, offset = begin + count, offset + count
             self.control.add(count)
@@ -312,32 +247,6 @@ class ShardPass:
         if position - self.dropped >= _DROP:
             os.posix_fadvise(self.source, self.dropped, position - self.dropped, os.POSIX_FADV_DONTNEED)
             self.dropped = position
-
-
-class _Sweep:
-    """Which moves have something in a block; blocks come in ascending order."""
-
-    def __init__(self, moves: Sequence[Move]) -> None:
-        self._moves, self._next = moves, 0
-        self._active: list[Move] = []
-
-    def over(self, begin: int, end: int) -> list[Move]:
-        while self._next < len(self._moves) and self._moves[self._next].begin < end:
-            self._active.append(self._moves[self._next])
-            self._next += 1
-        self._active = [move for move in self._active if move.end > begin]
-        return self._active
-
-
-def _union(moves: Sequence[Strided]) -> list[tuple[int, int]]:
-    """The ranges that moves, sorted by where they begin, cover together."""
-    ranges: list[tuple[int, int]] = []
-    for move in moves:
-        if ranges and move.begin <= ranges[-1][1]:
-            ranges[-1] = ranges[-1][0], max(ranges[-1][1], move.end)
-        else:
-            ranges.append((move.begin, move.end))
-    return ranges
 
 
 def read_at(descriptor: int, view: memoryview, offset: int, name: str) -> None:

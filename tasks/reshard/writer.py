@@ -11,31 +11,24 @@ import os
 import resource
 import shutil
 import threading
-from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from day0 import deadline, progress
 from day0.checkpoint import Checkpoint
-from day0.errors import CheckFailed, InputError
+from day0.errors import InputError
 from tasks.reshard.hashing import BufferPool, Control, Helpers, Stopped
+from tasks.reshard.jobs import FinishJob, ShardJob
 from tasks.reshard.journal import Journal
+from tasks.reshard.moves import shareable
 from tasks.reshard.reflink import supports_reflink
-from tasks.reshard.shard_pass import (
-    FinishJob,
-    ShardJob,
-    ShardPass,
-    State,
-    buffers_for,
-    run_finish,
-    run_shard,
-    shareable,
-    state_of,
-)
+from tasks.reshard.remaining import Remaining
+from tasks.reshard.shard_pass import ShardPass, buffers_for, run_finish, run_shard
 from tasks.reshard.targets import Target, Targets, write_at
-from tasks.reshard.writes import Fill, Piece, Range, TargetFile, WritePlan
+from tasks.reshard.writes import Fill, WritePlan
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
@@ -121,13 +114,8 @@ class _Run:
         self.expected, self.with_hashes, self.journal = expected, hashes, journal
         self.limit = deadline.current()
         self.control = Control(self.limit)
-        self.reached = _targets_reached(plan, [name for name in checkpoint.files if hashes or name in plan.streams])
-        self.sources = {name: _inputs(plan, name) for name in self.reached}
+        self.left = Remaining(plan, checkpoint, root, expected, hashes, journal)
         self.drop_behind = checkpoint.bytes + plan.bytes_written > _memory() // 2
-        done = self._recorded_shards()
-        self.whole = self._whole_targets(done)
-        self.todo = [name for name in self.reached if name not in done]
-        self.targets = self._targets(done)
 
     def prepare(self) -> None:
         """Check the space, and make every file that is not whole: at its full size, with its header and fills."""
@@ -137,11 +125,11 @@ class _Run:
             if path.relative_to(self.root).as_posix() not in names:
                 path.unlink()
         self._check_space()
-        self.journal.forget(self.todo)
+        self.journal.forget(self.left.shards)
         fills: dict[int, list[Fill]] = defaultdict(list)
         for fill in self.plan.fills:
             fills[fill.target].append(fill)
-        for number in self.targets:
+        for number in self.left.targets:
             self.control.check()
             file = self.plan.files[number]
             path = self.root / file.name
@@ -158,13 +146,13 @@ class _Run:
     def by_threads(self, count: int) -> None:
         """Take the shards by threads of this process; those that find none left hash for the others."""
         helpers, buffers = Helpers(), BufferPool(*buffers_for(count), self.control)
-        targets = Targets(self.root, self.targets, helpers, self.control)
-        waiting: deque[str | int] = deque([*self._without_shard(), *self.todo])
-        left, lock = len(waiting), threading.Lock()
+        targets = Targets(self.root, self.left.targets, helpers, self.control)
+        waiting: deque[str | int] = deque([*self.left.without_shard(), *self.left.shards])
+        pending, lock = len(waiting), threading.Lock()
         errors: list[BaseException] = []
 
         def work() -> None:
-            nonlocal left
+            nonlocal pending
             try:
                 while True:
                     with lock:
@@ -172,7 +160,7 @@ class _Run:
                             break
                         what = waiting.popleft()
                     if isinstance(what, str):
-                        job = self._job(what, self.targets)
+                        job = self._job(what, self.left.targets)
                         result = ShardPass(job, targets, buffers, helpers, self.control).run()
                         with lock:
                             self.journal.add(result)
@@ -181,8 +169,8 @@ class _Run:
                         with lock:
                             self.journal.add_targets(finished)
                     with lock:
-                        left -= 1
-                        if not left:
+                        pending -= 1
+                        if not pending:
                             helpers.close()
                 helpers.help()
             except BaseException as error:  # handed on to the caller's thread
@@ -191,7 +179,7 @@ class _Run:
                 self.control.stop()
                 helpers.close()
 
-        workers = [threading.Thread(target=work, name=f"reshard-{n}") for n in range(count if left else 0)]
+        workers = [threading.Thread(target=work, name=f"reshard-{n}") for n in range(count if pending else 0)]
         try:
             for worker in workers:
                 worker.start()
@@ -212,13 +200,13 @@ class _Run:
 
     def by_fan_out(self, fan_out: FanOut) -> None:
         """Take the shards wherever `fan_out` has them run; then finish the files that several of them wrote to."""
-        shared = {number for number, target in self.targets.items() if target.shards > 1}
-        unhashed = {n: replace(t, hashed=False) if n in shared else t for n, t in self.targets.items()}
-        for result in fan_out(run_shard, [self._job(name, unhashed) for name in self.todo]):
+        shared = {number for number, target in self.left.targets.items() if target.shards > 1}
+        unhashed = {n: replace(t, hashed=False) if n in shared else t for n, t in self.left.targets.items()}
+        for result in fan_out(run_shard, [self._job(name, unhashed) for name in self.left.shards]):
             self.journal.add(result)
             self.control.add(self.checkpoint.files[result.name].file_bytes)
             self._report()
-        rest = sorted(shared.union(self._without_shard()))
+        rest = sorted(shared.union(self.left.without_shard()))
         jobs = [FinishJob(str(self.root), self._as_it_lies(number)) for number in rest]
         for finished in fan_out(run_finish, jobs):
             self.journal.add_targets([finished])
@@ -227,21 +215,16 @@ class _Run:
         """What the journal has of all shards and targets."""
         if not self.with_hashes:
             return Hashes({}, {}, self._errors())
-        sources = {name: self.journal.shards[name].sha256 or "" for name in self.reached}
+        sources = {name: self.journal.shards[name].sha256 or "" for name in self.left.reached}
         targets = {file.name: self.journal.targets[file.name].sha256 or "" for file in self.plan.files}
         return Hashes(sources, targets, self._errors())
 
     def _errors(self) -> dict[str, Mapping[str, float]]:
-        return {name: e for shard in self.reached for name, e in self.journal.shards[shard].errors.items()}
+        return {name: e for shard in self.left.reached for name, e in self.journal.shards[shard].errors.items()}
 
     def _report(self) -> None:
-        total = sum(self.checkpoint.files[name].file_bytes for name in self.todo)
+        total = sum(self.checkpoint.files[name].file_bytes for name in self.left.shards)
         progress.report("resharding", min(self.control.done, total), total, "B")
-
-    def _without_shard(self) -> list[int]:
-        """Targets to which no shard that is left brings anything: they are there, and want hashing and a record."""
-        brought = {number for name in self.todo for number in self.reached[name]}
-        return [number for number in self.targets if number not in brought]
 
     def _as_it_lies(self, number: int) -> Target:
         file = self.plan.files[number]
@@ -250,111 +233,25 @@ class _Run:
     def _job(self, name: str, targets: Mapping[int, Target]) -> ShardJob:
         return ShardJob(
             name=name,
-            sources={source: str(self.checkpoint.path(source)) for source in self.sources[name]},
+            sources={source: str(self.checkpoint.path(source)) for source in self.left.sources[name]},
             file_bytes=self.checkpoint.files[name].file_bytes,
             root=str(self.root),
             streams=tuple(self.plan.streams.get(name, ())),
-            targets={number: targets[number] for number in sorted(self.reached[name])},
+            targets={number: targets[number] for number in sorted(self.left.reached[name])},
             hashes=self.with_hashes,
             expected=self.expected.get(name),
             drop_behind=self.drop_behind,
         )
 
-    def _recorded_shards(self) -> set[str]:
-        """Shards that need not be taken again: verified, unchanged since, and all their targets are still there."""
-        broken = {number for number, file in enumerate(self.plan.files) if not self._undamaged(file)}
-        done = set()
-        for name, record in self.journal.shards.items():
-            if name not in self.reached or not broken.isdisjoint(self.reached[name]):
-                continue
-            hashed = record.sha256 is not None and record.sha256 == self.expected.get(name, record.sha256)
-            states = {source: self._state(source) for source in self.sources[name]}
-            if record.states == states and (hashed or not self.with_hashes):
-                done.add(name)
-        return done
-
-    def _undamaged(self, file: TargetFile) -> bool:
-        """Whether a target file lies there as an earlier run left it."""
-        try:
-            status = (self.root / file.name).lstat()
-        except FileNotFoundError:
-            return False
-        record = self.journal.targets.get(file.name)
-        recorded = record is None or (record.size, record.mtime_ns) == (status.st_size, status.st_mtime_ns)
-        return status.st_size == file.nbytes and recorded
-
-    def _whole_targets(self, done: set[str]) -> set[int]:
-        """Targets that are finished: recorded as such, and every shard that they are from is still the same."""
-        touched = {number for name in self.reached if name not in done for number in self.reached[name]}
-        return {
-            number
-            for number, file in enumerate(self.plan.files)
-            if number not in touched
-            and (record := self.journal.targets.get(file.name))
-            and (record.sha256 or not self.with_hashes)
-            and self._undamaged(file)
-        }
-
-    def _targets(self, done: set[str]) -> dict[int, Target]:
-        """The targets that are not whole, by number, each with what it has already."""
-        present: dict[int, list[Range]] = defaultdict(list)
-        for fill in self.plan.fills:
-            end = fill.target_offset + len(fill.pattern) * fill.count
-            present[fill.target].append((fill.target_offset, end))
-        for name in done:
-            for piece in _pieces(self.plan, name):
-                present[piece.target].append((piece.target_offset, piece.target_offset + piece.nbytes))
-        shards = Counter(number for name in self.todo for number in self.reached[name])
-        targets = {}
-        for number, file in enumerate(self.plan.files):
-            if number not in self.whole:
-                ranges = ((0, len(file.header)), *present[number])
-                targets[number] = Target(file.name, file.nbytes, ranges, shards[number] or 1, self.with_hashes)
-        return targets
-
-    def _state(self, name: str) -> State:
-        return state_of(os.stat(self.checkpoint.path(name)))
-
     def _check_space(self) -> None:
         there = sum(path.stat().st_blocks * 512 for path in self.root.rglob("*") if path.is_file())
         needed, free = self.plan.bytes_written - there, shutil.disk_usage(self.root).free
-        if needed > free and self.reached:
-            source = self.checkpoint.path(next(iter(self.reached)))
+        if needed > free and self.left.reached:
+            source = self.checkpoint.path(next(iter(self.left.reached)))
             if supports_reflink(self.root, source):
-                needed -= sum(shareable(self.plan.streams.get(name, ())) for name in self.todo)
+                needed -= sum(shareable(self.plan.streams.get(name, ())) for name in self.left.shards)
         if needed > free:
             raise InputError(f"not enough space for {self.root}: {needed:,} bytes are to be written, {free:,} are free")
-
-
-def _pieces(plan: WritePlan, name: str) -> Iterator[Piece]:
-    for stream in plan.streams.get(name, ()):
-        yield from stream.pieces
-
-
-def _inputs(plan: WritePlan, name: str) -> set[str]:
-    """The files that a shard's job reads: itself, and where its conversions' scales lie."""
-    return {name, *(tensor.file for stream in plan.streams.get(name, ()) for tensor in stream.inputs)}
-
-
-def _targets_reached(plan: WritePlan, names: list[str]) -> dict[str, set[int]]:
-    """Shard → numbers of the targets that it brings something to.
-
-    Raises:
-        CheckFailed: headers, pieces and fills together are not as many bytes as a target has.
-    """
-    reached: dict[str, set[int]] = {}
-    nbytes = [len(file.header) for file in plan.files]
-    for fill in plan.fills:
-        nbytes[fill.target] += len(fill.pattern) * fill.count
-    for name in names:
-        numbers = reached[name] = set()
-        for piece in _pieces(plan, name):
-            numbers.add(piece.target)
-            nbytes[piece.target] += piece.nbytes
-    for file, planned in zip(plan.files, nbytes, strict=True):
-        if file.nbytes != planned:
-            raise CheckFailed(f"{file.name}: {file.nbytes:,} bytes, but the plan brings {planned:,}: it is not whole")
-    return reached
 
 
 def _write_fill(descriptor: int, fill: Fill) -> None:

@@ -226,18 +226,18 @@ def test_a_shard_that_changes_meanwhile_is_an_error(
     case = make_case(tmp_path / "m", 2, shards=1)
     (tmp_path / "out").mkdir()
     shard = case.checkpoint.root / next(iter(case.checkpoint.files))
-    original = shard_pass.moves_of
+    original = shard_pass.copied
 
-    def moves_of(pieces: Any) -> Any:
+    def copied(streams: Any) -> Any:
         if change == "grows":
             shard.write_bytes(shard.read_bytes() + b"more")
         elif change == "shrinks":
             os.truncate(shard, 100)
         else:
             os.utime(shard, ns=(1, 1))
-        return original(pieces)
+        return original(streams)
 
-    monkeypatch.setattr(shard_pass, "moves_of", moves_of)
+    monkeypatch.setattr(shard_pass, "copied", copied)
     with pytest.raises(InputError, match=f"{shard.name} (was changed|became shorter) while it was read"):
         write_files(case.plan, case.checkpoint, tmp_path / "out")
 

@@ -13,9 +13,9 @@ from day0.architecture.family import find_family
 from day0.artifacts.service import LaunchSpec
 from day0.checkpoint import open_checkpoint
 from day0.endpoint import EngineDied
+from tasks.reshard.partial import plan_key, resumable_folder
 from tasks.reshard.planner import plan_writes
 from tasks.reshard.shards import write_shards
-from tasks.reshard.writer import new_folder
 from tasks.service import registry
 from tasks.service.engine import EngineConfig
 from tasks.service.environment import prepare
@@ -40,8 +40,9 @@ ARGS = {
 def resharded(source: Path, target: Path) -> Path:
     """`source` as the reshard stage writes it for one rank."""
     checkpoint = open_checkpoint(source)
-    with new_folder(target) as root:
-        write_shards(plan_writes(checkpoint, find_family(checkpoint.config), "vllm", 1, 1, 1, None), checkpoint, root)
+    plan = plan_writes(checkpoint, find_family(checkpoint.config), "vllm", 1, 1, 1, None)
+    with resumable_folder(target, plan_key(plan, checkpoint)) as partial:
+        write_shards(plan, checkpoint, partial.root)
     return target
 
 
