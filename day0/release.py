@@ -15,10 +15,11 @@ _REVISION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,127}")
 
 @dataclass(frozen=True)
 class Release:
-    """A release that may be fetched. `name` is ORG/NAME on a hub, else the folder's name."""
+    """A release that may be fetched: from the hub (`hf`), from ModelScope (`ms`), or a folder (`dir`)."""
 
-    kind: Literal["hf", "dir"]
+    kind: Literal["hf", "ms", "dir"]
     name: str
+    """ORG/NAME on a hub, else the folder's name."""
     revision: str | None = None
     """A branch, tag or commit of a hub; None is its main branch."""
     path: Path | None = None
@@ -27,11 +28,11 @@ class Release:
     @property
     def source(self) -> str:
         """As the user may write it again, without the revision."""
-        return f"hf:{self.name}" if self.path is None else f"dir:{self.path}"
+        return f"{self.kind}:{self.name}" if self.path is None else f"dir:{self.path}"
 
 
 def parse_source(text: str) -> Release:
-    """The release that `hf:ORG/NAME[@REV]`, `dir:PATH` or a bare `ORG/NAME[@REV]` names.
+    """The release that `hf:ORG/NAME[@REV]`, `ms:ORG/NAME[@REV]`, `dir:PATH` or a bare `ORG/NAME[@REV]` names.
 
     Raises:
         InputError: it is none of these; says what would be.
@@ -47,14 +48,13 @@ def parse_source(text: str) -> Release:
             raise InputError(f"{path} is not a folder; give the folder that the model's files lie in")
         path = path.resolve()
         return Release("dir", path.name or "model", path=path)
-    if scheme == "ms":
-        raise InputError(f"{text}: ModelScope is not supported yet; fetch the model yourself and give dir:PATH")
-    if scheme != "hf":
-        raise InputError(f"{text!r} has an unknown source {scheme!r}; use hf:ORG/NAME[@REV], dir:PATH or ORG/NAME")
+    if scheme not in ("hf", "ms"):
+        known = "hf:ORG/NAME[@REV], ms:ORG/NAME[@REV] (ModelScope), dir:PATH or ORG/NAME"
+        raise InputError(f"{text!r} has an unknown source {scheme!r}; use {known}")
     name, at, revision = rest.partition("@")
-    if not _REPOSITORY.fullmatch(name) or ".." in name or "--" in name:
+    if not _REPOSITORY.fullmatch(name) or ".." in name or (scheme == "hf" and "--" in name):
         local = f"; for a folder write dir:{text}" if Path(text).expanduser().exists() else ""
         raise InputError(f"{rest!r} does not name a repository; write ORG/NAME or ORG/NAME@REVISION{local}")
     if at and (not _REVISION.fullmatch(revision) or ".." in revision):
         raise InputError(f"{revision!r} is not a revision; give a branch, a tag or a commit")
-    return Release("hf", name, revision=revision or None)
+    return Release("hf" if scheme == "hf" else "ms", name, revision=revision or None)

@@ -41,7 +41,8 @@ def answer(source: str, **options: Any) -> Answer:
 def adapt_command(source: str, target: str, engine: str | None, runtime: str, until: str | None, fresh: bool) -> Answer:
     """Bring the release SOURCE up on a target: every stage in order, each recorded.
 
-    SOURCE is hf:ORG/NAME[@REV], dir:PATH, or a bare ORG/NAME (the hub at HF_ENDPOINT).
+    SOURCE is hf:ORG/NAME[@REV] or a bare ORG/NAME (the hub at HF_ENDPOINT), ms:ORG/NAME[@REV] (ModelScope), or
+    dir:PATH.
     """
     return answer(source, target=target, engine=engine, runtime=runtime, until=until, fresh=fresh)
 

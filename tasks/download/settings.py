@@ -9,7 +9,7 @@ class DownloadSettings(Settings):
     """A release, pinned: `pin()` makes these, so that a release that moved has another cache key."""
 
     source: str
-    """As on the command line: `hf:ORG/NAME[@REV]`, `dir:PATH`, `ORG/NAME`."""
+    """As on the command line: `hf:ORG/NAME[@REV]`, `ms:ORG/NAME[@REV]`, `dir:PATH`, `ORG/NAME`."""
     revision: str | None = None
     """The commit that the source's revision is pinned to; None pins it when it is fetched."""
     listing: str | None = None

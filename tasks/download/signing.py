@@ -27,7 +27,9 @@ def main(arguments: list[str]) -> int:
             verifier, signature = make(request)
         except (NetworkError, TUFError) as error:
             return fail("unreachable", error)
-        except (OSError, ValueError, UnsupportedAlgorithm) as error:
+        except OSError as error:
+            return fail("trust", ValueError(f"{error.filename}: {error.strerror}"))
+        except (ValueError, UnsupportedAlgorithm) as error:
             return fail("trust", error)
         try:
             manifest = verifier.verify(signature.read(Path(request["bundle"])))
