@@ -128,6 +128,8 @@ class Target(Frozen):
 
     name: str
     part: int = 0
+    also: tuple[int, ...] = ()
+    """Further parts that are the same tensor again: keys that are the values too."""
     transpose: bool = False
     """The last two dimensions are exchanged."""
     stages: Literal["own", "all"] = "own"

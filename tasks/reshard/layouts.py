@@ -225,13 +225,13 @@ class NamedLayout(Layout):
             name = name.replace(f"{{{slot}}}", str(number))
         name = self._companion_name(name, unit)
         unit = for_engine(unit, target, self.cutter)
-        order = (named["expert"] if stacked else 0, target.part)
+        expert = named["expert"] if stacked else 0
         shares = rule.rule.kind == "embedding" and self.shared_embedding
         for stage in self._stages_of(unit, target) | (self._head_stages() if shares else set()):
             # A stage that has both the embedding and the head has one tensor, the head's.
             held = self.rule.tied_name or name if shares and stage in self._head_stages() else name
             join = joins.setdefault((stage, held), _Join(stacked=stacked, target=target))
-            join.units.append((order, unit))
+            join.units += [((expert, part), unit) for part in (target.part, *target.also)]
 
     def _stages_of(self, unit: Unit, target: Target) -> set[int]:
         return set(range(self.world.pp)) if target.stages == "all" else set(self.stages(unit))
