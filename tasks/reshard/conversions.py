@@ -304,15 +304,14 @@ def _config_changes(name: str, wanted: WeightDtype, config: Mapping[str, Any], u
         assert wanted.ignore
         changes["quantization_config"] = {
             **copy.deepcopy(wanted.quantization),
-            wanted.ignore: sorted(_left(units, wanted)),
+            wanted.ignore: sorted(_left(units)),
         }
     return changes
 
 
-def _left(units: Sequence[Unit], wanted: WeightDtype) -> Iterator[str]:
-    """Names of the linear layers that were not quantised, without layer numbers where they are alike in all."""
-    seen: dict[str, bool] = {}
+def _left(units: Sequence[Unit]) -> Iterator[str]:
+    """Names of the linear layers that were not quantised."""
     for unit in units:
-        if unit.companion is None and len(unit.kind.rule.shape) == 2 and unit.kind.dtype in FLOATS:
-            seen[unit.name.removesuffix(".weight")] = True
-    yield from seen
+        rule = unit.match.rule.rule
+        if unit.companion is None and len(rule.shape) == 2 and rule.kind != "embedding" and unit.kind.dtype in FLOATS:
+            yield unit.name.removesuffix(".weight")

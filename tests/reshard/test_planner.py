@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,11 @@ import pytest
 from day0.architecture.family import find_family
 from day0.checkpoint import Checkpoint, open_checkpoint
 from day0.errors import InputError
-from day0.safetensors_header import TensorInfo
-from tasks.reshard.planner import plan_writes
-from tasks.reshard.slicing import rank_range, stage_layers
-from tasks.reshard.writes import Copy, WritePlan
+from day0.safetensors_header import DTYPE_BITS, TensorInfo
+from tasks.reshard.planner import plan_writes, tensors_of
+from tasks.reshard.slicing import World, expert_range, rank_range, stage_layers
+from tasks.reshard.writes import Stream, WritePlan
+from tests.models.by_rules import plain, write_sparse
 from tests.models.tiny import make_tiny_llama
 
 DATA = Path(__file__).parent / "data"
@@ -86,26 +88,67 @@ def test_file_names_are_those_that_the_loader_looks_for(tiny: Checkpoint) -> Non
     assert all(f.nbytes - len(f.header) <= 50_000 or len(f.tensors) == 1 for f in parts)
 
 
-@pytest.mark.parametrize("options", [{"tp": 1}, {"tp": 4}, {"tp": 2, "pp": 2}, {"tp": 2, "part_bytes": 10_000}])
-def test_steps_cover_every_target_file_in_order_without_a_gap(tiny: Checkpoint, options: dict[str, int]) -> None:
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"tp": 1},
+        {"tp": 4},
+        {"tp": 2, "pp": 2},
+        {"tp": 2, "part_bytes": 10_000},
+        {"layout": "hf", "tp": 2, "pp": 2},
+        {"layout": "hf", "tp": 1, "share_block": 4096},
+        {"tp": 2, "weight_dtype": "int8"},
+        {"layout": "hf", "tp": 2, "weight_dtype": "float32"},
+    ],
+)
+def test_pieces_and_fills_cover_every_target_byte_once(tiny: Checkpoint, options: dict[str, Any]) -> None:
     planned = plan(tiny, **options)
-    cursor = [len(file.header) for file in planned.files]
-    for step in planned.steps:
-        if isinstance(step, Copy):
-            for piece in step.pieces:
-                assert piece.target_offset == cursor[piece.target]
-                cursor[piece.target] += piece.nbytes
-                last = piece.source_offset + (piece.rows - 1) * piece.stride + piece.run
-                assert step.source.begin <= piece.source_offset < last <= step.source.end
-        else:
-            assert step.target_offset == cursor[step.target]
-            cursor[step.target] += step.count * len(step.pattern)
-    assert cursor == [file.nbytes for file in planned.files]
+    covered: list[list[tuple[int, int]]] = [[(0, len(file.header))] for file in planned.files]
+    for streams in planned.streams.values():
+        assert [s.inputs[0].begin for s in streams] == sorted(s.inputs[0].begin for s in streams)
+        for stream in streams:
+            sizes = [math.prod(shape) * DTYPE_BITS[dtype] // 8 for dtype, shape in outputs_of(stream)]
+            for piece in stream.pieces:
+                covered[piece.target].append((piece.target_offset, piece.target_offset + piece.nbytes))
+                last = piece.offset + (piece.rows - 1) * piece.stride + piece.run
+                assert 0 <= piece.offset < last <= sizes[piece.output]
+    for fill in planned.fills:
+        end = fill.target_offset + fill.count * len(fill.pattern)
+        covered[fill.target].append((fill.target_offset, end))
+    for file, ranges in zip(planned.files, covered, strict=True):
+        ranges.sort()
+        assert [end for _, end in ranges] == [begin for begin, _ in ranges[1:]] + [file.nbytes]
 
 
-def test_each_source_tensor_is_read_once(tiny: Checkpoint) -> None:
-    read = [step.source.name for step in plan(tiny, tp=2).steps if isinstance(step, Copy)]
-    assert sorted(read) == sorted(tiny.tensors)
+def outputs_of(stream: Stream) -> tuple[tuple[str, tuple[int, ...]], ...]:
+    return stream.conversion.outputs if stream.conversion else ((stream.inputs[0].dtype, stream.inputs[0].shape),)
+
+
+@pytest.mark.parametrize("layout", ["hf", "vllm"])
+def test_each_source_tensor_is_read_once(tiny: Checkpoint, layout: str) -> None:
+    assert tensors_of(plan(tiny, layout=layout, tp=2)) == dict.fromkeys(tiny.tensors, 1)
+
+
+def test_tensors_lie_where_a_reader_can_view_them(tmp_path: Path) -> None:
+    """A scale of one byte before a weight of two would put it at an odd place; then larger elements come first."""
+    checkpoint = open_checkpoint(make_tiny_llama(tmp_path / "m"))
+    odd = altered(checkpoint, "model.layers.0.input_layernorm.weight", dtype="F8_E4M3")
+    planned = plan(odd, layout="hf", tp=1)
+    for file in planned.files:
+        for tensor in file.tensors:
+            assert tensor.begin % (DTYPE_BITS[tensor.dtype] // 8) == 0
+
+
+def test_files_of_a_sharing_file_system_begin_where_the_source_does(tiny: Checkpoint) -> None:
+    planned = plan(tiny, layout="hf", tp=1, share_block=4096)
+    first = {
+        piece.target: (piece.target_offset, stream.inputs[0].begin)
+        for streams in planned.streams.values()
+        for stream in reversed(streams)
+        for piece in stream.pieces
+    }
+    assert first.keys() == set(range(len(planned.files)))
+    assert all(target % 4096 == source % 4096 for target, source in first.values())
 
 
 def test_a_dropped_tensor_is_listed_with_its_reason(tiny: Checkpoint) -> None:
@@ -135,17 +178,17 @@ def test_the_last_stage_has_its_copy_of_a_tied_embedding(tmp_path: Path) -> None
 
 def test_headers_and_config_that_disagree_are_named(tiny: Checkpoint) -> None:
     name = "model.layers.1.mlp.gate_proj.weight"
-    with pytest.raises(InputError, match=rf"'{name}' has shape \[127, 64\], but config\.json says \[128, 64\]"):
+    with pytest.raises(InputError, match=rf"'{name}' has shape \[127, 64\] \(BF16\), but config\.json says \[128, 64\]"):
         plan(altered(tiny, name, shape=(127, 64)))
     with pytest.raises(InputError, match=r"'lm_head\.weight' has shape \[500, 64\].*\[501, 64\] \(vocab, hidden\)"):
         plan(configured(tiny, vocab_size=501))
-    with pytest.raises(InputError, match=r"of layer 1, but config\.json has num_hidden_layers 1"):
+    with pytest.raises(InputError, match=r"'model\.layers\.1\..* by config\.json .* layer is one of 1, 0 to 0"):
         plan(configured(tiny, num_hidden_layers=1))
     with pytest.raises(InputError, match=r"lacks tensor 'model\.layers\.2\.input_layernorm\.weight'"):
         plan(configured(tiny, num_hidden_layers=3))
     with pytest.raises(InputError, match=r"lacks tensor 'model\.layers\.0\.self_attn\.q_proj\.bias'"):
         plan(configured(tiny, attention_bias=True))
-    with pytest.raises(InputError, match="does not set mlp_bias"):
+    with pytest.raises(InputError, match=r"'model\.layers\.0\.mlp\.up_proj\.bias' has no rule"):
         plan(with_tensor(tiny, "model.layers.0.mlp.up_proj.bias", (128,)))
 
 
@@ -164,28 +207,74 @@ def test_what_does_not_divide_is_named_with_size_and_divisor(tiny: Checkpoint) -
 
 
 def test_what_is_not_supported_is_refused_by_name(tiny: Checkpoint) -> None:
-    with pytest.raises(InputError, match="layout 'deepseek' is not for family 'llama'"):
+    with pytest.raises(InputError, match="layout 'deepseek' is not described for family 'llama'; it has: hf, vllm"):
         plan(tiny, layout="deepseek")
     with pytest.raises(InputError, match="has no experts"):
+        plan(tiny, ep=2, tp=2)
+    with pytest.raises(InputError, match="layout 'vllm' with tp 1 has ep 1 or 1, not 2"):
         plan(tiny, ep=2)
-    with pytest.raises(InputError, match="conversion is not supported"):
-        plan(tiny, weight_dtype="float32")
-    with pytest.raises(InputError, match=r"'fp8' is not supported; there is: bfloat16"):
-        plan(tiny, weight_dtype="fp8")
-    with pytest.raises(InputError, match=r"quantised \(fp8\)"):
-        plan(configured(tiny, quantization_config={"quant_method": "fp8"}))
-    with pytest.raises(InputError, match=r"'model\.norm\.weight' is float32"):
-        plan(altered(tiny, "model.norm.weight", dtype="F32"))
-    assert plan(tiny, weight_dtype="bfloat16").ranks == 1
+    with pytest.raises(InputError, match=r"not written as 'fp7'; .*the nearest is 'fp8'"):
+        plan(tiny, weight_dtype="fp7")
+    with pytest.raises(InputError, match=r"of tp 2 and ep 3 one must divide the other"):
+        plan(tiny, layout="hf", tp=2, ep=3)
+    assert len(plan(tiny, weight_dtype="bfloat16").ranks) == 1
+
+
+def test_a_world_of_ranks() -> None:
+    ranks = [(r.rank, r.tp, r.pp, r.ep) for r in World(tp=2, pp=2, ep=4).ranks()]
+    assert ranks[:5] == [(0, 0, 0, 0), (1, 1, 0, 1), (2, 0, 0, 2), (3, 1, 0, 3), (4, 0, 1, 0)]
+    assert [r.ep for r in World(tp=4, pp=1, ep=2).ranks()] == [0, 0, 1, 1]
+    assert [expert_range(10, 4, group) for group in range(4)] == [(0, 3), (3, 6), (6, 8), (8, 10)]
+    with pytest.raises(InputError, match="ep 4 is more than the model's 3 experts"):
+        expert_range(3, 4, 0)
+
+
+def test_quantised_weights_are_cut_between_blocks_or_not_at_all(tmp_path: Path) -> None:
+    """The rows of 320 in blocks of 128: no tensor parallelism is legal, and the message says which would be."""
+    config = {**json.loads((make_tiny_llama(tmp_path / "m") / "config.json").read_text()), "intermediate_size": 256}
+    tensors = plain(config)
+    for name, (_, shape) in plain(config).items():
+        if ".mlp." in name:
+            tensors[name] = "F8_E4M3", shape
+            tensors[f"{name}_scale_inv"] = "F32", tuple(-(-n // 128) for n in shape)
+    checkpoint = write_sparse(tmp_path / "fp8", config, tensors)
+    held = {t.name: t.shape for f in plan(checkpoint, tp=2).files if f.rank == 1 for t in f.tensors}
+    assert held["model.layers.0.mlp.gate_up_proj.weight_scale_inv"] == (2, 1)
+    assert held["model.layers.0.mlp.down_proj.weight_scale_inv"] == (1, 1)
+    with pytest.raises(InputError, match=r"256 divided by tp 4 is 64, .* block of 128; legal are tp 1, 2, or convert"):
+        plan(checkpoint, tp=4)
+    whole = plan(checkpoint, tp=4, weight_dtype="bf16")
+    assert {t.dtype for f in whole.files for t in f.tensors if ".mlp." in t.name} == {"BF16"}
+
+
+def test_the_config_says_what_the_weights_now_are(tmp_path: Path) -> None:
+    config = json.loads((make_tiny_llama(tmp_path / "m") / "config.json").read_text())
+    config |= {"quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128]}}
+    tensors = plain(config)
+    for name, (_, shape) in plain(config).items():
+        if ".mlp." in name:
+            tensors[name] = "F8_E4M3", shape
+            tensors[f"{name}_scale_inv"] = "F32", tuple(-(-n // 128) for n in shape)
+    checkpoint = write_sparse(tmp_path / "fp8", config, tensors)
+    assert plan(checkpoint).config_changes == {}
+    assert plan(checkpoint, weight_dtype="bf16").config_changes == {
+        "quantization_config": None, "torch_dtype": "bfloat16",
+    }  # fmt: skip
+    changed = plan(checkpoint, weight_dtype="int8").config_changes["quantization_config"]
+    assert changed["quant_method"] == "compressed-tensors"
+    assert changed["ignore"] == ["lm_head"]
+    missing = replace(checkpoint, tensors={n: t for n, t in checkpoint.tensors.items() if not n.endswith("_inv")})
+    with pytest.raises(InputError, match="is F8_E4M3 without a scale beside it"):
+        plan(missing, weight_dtype="bf16")
 
 
 @pytest.mark.parametrize(("kv_heads", "tp", "group"), [(8, 16, 2), (4, 8, 2), (1, 4, 4), (2, 8, 4)])
 def test_fewer_kv_heads_than_ranks_are_shared_by_neighbours(kv_heads: int, tp: int, group: int) -> None:
     for rank in range(tp):
-        held = rank_range(kv_heads * 128, kv_heads, tp, rank, True, "k_proj: kv_heads")
+        held = rank_range(kv_heads * 128, kv_heads, tp, rank, True, False, "k_proj: kv_heads")
         assert held == (rank // group * 128, (rank // group + 1) * 128)
     with pytest.raises(InputError, match="tp 6 is not divisible by k_proj: kv_heads = 4"):
-        rank_range(512, 4, 6, 0, True, "k_proj: kv_heads")
+        rank_range(512, 4, 6, 0, True, False, "k_proj: kv_heads")
 
 
 def test_stages_are_those_of_the_engine() -> None:
