@@ -1,4 +1,4 @@
-"""Conversions that move or rename bytes, or change scales: no compiled loops, no tiles."""
+"""Conversions that move or rename bytes, or change scales: what needs no decoding to FP32."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 from day0.errors import InputError
 from day0.safetensors_header import DTYPE_BITS, TensorInfo
 from tasks.reshard.convert import codes as c
-from tasks.reshard.convert.encoders import FLOATS, Output, Outputs, as_bytes, transpose_into
+from tasks.reshard.convert import kernels
+from tasks.reshard.convert.encoders import FLOATS, Output, Outputs, as_bytes
 from tasks.reshard.convert.scratch import scratch
 
 
@@ -38,10 +39,10 @@ class Transpose(Exact):
         self.unit = self.a * self.b * self.dtype.itemsize
 
     def convert(self, begin: int, data: memoryview) -> list[Output]:
-        source = np.frombuffer(data, self.dtype).reshape(-1, self.a, self.b)
+        source = np.frombuffer(data.toreadonly(), self.dtype).reshape(-1, self.a, self.b)
         out = scratch("output 0", source.size, self.dtype).reshape(-1, self.b, self.a)
         for matrix, target in zip(source, out, strict=True):
-            transpose_into(target, matrix)
+            kernels.turn(matrix, target)
         return [(0, begin, as_bytes(out.reshape(-1)))]
 
 

@@ -53,9 +53,6 @@ BYTE_VALUES: dict[str, F32] = {
     "F8_E5M2FNUZ": _fnuz(5, 2, 16),
     "I8": np.arange(256, dtype=np.uint8).view(np.int8).astype(np.float32),
 }
-FP4_VALUES: F32 = small_floats(2, 1, 1).astype(np.float32)
-INT4_VALUES: F32 = np.arange(-8, 8, dtype=np.float32)  # stored with an offset of 8
-INT8_VALUES: F32 = np.arange(-128, 128, dtype=np.float32)  # stored with an offset of 128
 
 
 def e8m0(codes: NDArray[np.uint8]) -> F32:

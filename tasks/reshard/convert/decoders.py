@@ -17,6 +17,7 @@ from day0.safetensors_header import TensorInfo
 from tasks.reshard.convert import codes as c
 from tasks.reshard.convert import kernels
 from tasks.reshard.convert.scales import Read, ScaleGrid, unfit
+from tasks.reshard.convert.scratch import scratch
 
 F32 = NDArray[np.float32]
 U8 = NDArray[np.uint8]
@@ -64,7 +65,8 @@ class Floats:
         if self.tensor.dtype == "BF16":
             kernels.widen(_readonly(codes.view(np.uint16)), out.reshape(-1).view(np.uint32))
         else:
-            out.reshape(-1)[:] = codes.view(np.float16 if self.tensor.dtype == "F16" else np.float32)
+            with np.errstate(invalid="ignore"):  # signalling NaN
+                out.reshape(-1)[:] = codes.view(np.float16 if self.tensor.dtype == "F16" else np.float32)
 
 
 class Bytes:
@@ -97,11 +99,10 @@ class Bytes:
             kernels.lookup(codes, self.table, _readonly(values), index, self.grid.block_columns, out)
 
 
-class Pairs:
-    """Codes of four bits, two to a byte, low half first; rows may be padded to whole words.
+class FP4:
+    """FP4 codes, two to a byte, low half first.
 
-    `table` gives a code's value; `zeros(row, rows)`, where there are zero points, one per row and block of columns.
-    `combine(row, rows)` are factors by which the rows' scales are multiplied.
+    `combine`, where there are scales of scales, makes the scales of rows from those of their groups.
     """
 
     exact = False
@@ -111,43 +112,55 @@ class Pairs:
         self,
         tensor: TensorInfo,
         shape: tuple[int, ...],
-        row_bytes: int,
         grid: ScaleGrid,
-        table: F32,
-        zeros: Callable[[int, int], F32] | None = None,
-        combine: Callable[[F32, I32, int, int], F32] | None = None,
+        combine: Callable[[F32, int, int], F32] | None = None,
     ) -> None:
-        self.tensor, self.shape, self.unit_bytes = tensor, shape, row_bytes
-        self.grid, self.table, self.zeros, self.combine = grid, table, zeros, combine
-        if grid.block_columns % 2 and grid.columns > 1:
-            raise unfit(tensor, f"groups of {grid.block_columns} codes do not fill whole bytes")
+        self.tensor, self.shape, self.unit_bytes = tensor, shape, shape[-1] // 2
+        self.grid, self.combine = grid, combine
+        if grid.block_columns % 16 or shape[-1] % grid.block_columns:
+            raise unfit(tensor, f"groups of {grid.block_columns} codes in rows of {shape[-1]}")
 
-    def scales(self, row: int, rows: int) -> tuple[F32, F32, I32]:
+    def scales(self, row: int, rows: int) -> tuple[F32, I32]:
         values, index = self.grid.load(row, rows)
-        if self.combine is not None:
-            values = self.combine(values, index, row, rows)
-        zeros = np.zeros_like(values) if self.zeros is None else self.zeros(row, rows)
-        return values, zeros, index
-
-    def decode(self, codes: U8, scales: tuple[F32, F32, I32], begin: int, out: F32) -> None:
-        values, zeros, index = scales
-        block = self.grid.block_columns + self.grid.block_columns % 2
-        index = index[begin : begin + len(out)]
-        kernels.pairs(codes.reshape(len(out), -1), self.table, zeros, _readonly(values), index, block, out)
-
-
-class PaddedBytes(Bytes):
-    """Codes of eight bits with an offset of 128, rows padded to whole words."""
-
-    def __init__(self, tensor: TensorInfo, shape: tuple[int, ...], row_bytes: int, grid: ScaleGrid) -> None:
-        self.tensor, self.shape, self.unit_bytes, self.grid = tensor, shape, row_bytes, grid
-        self.table = c.INT8_VALUES
+        return (values if self.combine is None else self.combine(values, row, rows)), index
 
     def decode(self, codes: U8, scales: tuple[F32, I32], begin: int, out: F32) -> None:
         values, index = scales
         index = index[begin : begin + len(out)]
-        codes = codes.reshape(len(out), -1)
-        kernels.lookup(codes, self.table, _readonly(values), index, self.grid.block_columns, out)
+        kernels.fp4(_nibbles(codes, len(out)), _readonly(values), index, self.grid.block_columns, out)
+
+
+class PackedRows:
+    """compressed-tensors' pack-quantized: unsigned codes of four or eight bits in int32 words along K, lowest bits
+    first, rows padded to whole words. A code means code - 2^(bits - 1), less the zero point where there is one.
+
+    `zeros(row, rows)` are zero points per row and group.
+    """
+
+    exact = False
+    unit_rows = 1
+
+    def __init__(
+        self,
+        tensor: TensorInfo,
+        shape: tuple[int, ...],
+        bits: int,
+        grid: ScaleGrid,
+        zeros: Callable[[int, int], F32] | None = None,
+    ) -> None:
+        self.tensor, self.shape, self.bits, self.grid, self.zeros = tensor, shape, bits, grid, zeros
+        self.unit_bytes = tensor.shape[-1] * 4
+
+    def scales(self, row: int, rows: int) -> tuple[F32, F32, I32]:
+        values, index = self.grid.load(row, rows)
+        middle = np.full(values.shape, 1 << (self.bits - 1), np.float32)
+        return values, (middle if self.zeros is None else self.zeros(row, rows)), index
+
+    def decode(self, codes: U8, scales: tuple[F32, F32, I32], begin: int, out: F32) -> None:
+        values, zeros, index = scales
+        index = index[begin : begin + len(out)]
+        codes = _nibbles(codes, len(out)) if self.bits == 4 else codes.reshape(len(out), -1)
+        kernels.integers(_readonly(codes), zeros, _readonly(values), index, self.grid.block_columns, out)
 
 
 class PackedColumns:
@@ -164,22 +177,28 @@ class PackedColumns:
         self.awq = bool(how["awq"])
         self.tensor, self.inputs, self.read = tensor, inputs, read
         self.zero_offset = int(how["zero_offset"])
-        if tensor.dtype != "I32" or len(tensor.shape) != 2:
+        if tensor.dtype != "I32" or len(tensor.shape) != 2 or 0 in tensor.shape:
             raise unfit(tensor, f"{tensor.dtype} {list(tensor.shape)} where int32 of two dimensions is expected")
         k, n = tensor.shape
         k, n = (k, n * 8) if self.awq else (k * 8, n)
         self.shape: tuple[int, ...] = (k, n)
         self.unit_rows = 1 if self.awq else 8
         self.unit_bytes = tensor.shape[1] * 4
-        scale = inputs["scale"][1]
-        self.groups = scale.shape[0] if len(scale.shape) == 2 else 0
+        scale_shape = inputs["scale"][1].shape
         self.group = int(how["group_size"] or 0)
-        if self.group <= 0:
-            self.group = k // self.groups if self.groups else k
-        expected = {"scale": (-(-k // self.group), n), "zero_point": (-(-k // self.group), n // 8), "g_idx": (k,)}
+        if self.group <= 0:  # said to be one group, or not said
+            self.group = max(1, k // max(1, scale_shape[0])) if len(scale_shape) == 2 else k
+        groups = -(-k // self.group)
+        expected = {
+            "scale": (("F16", "BF16", "F32"), (groups, n)),
+            "zero_point": (("I32",), (groups, n // 8)),
+            "g_idx": (("I32", "I64"), (k,)),
+        }
         for role, (_, info) in inputs.items():
-            if info.shape != expected.get(role):
-                raise unfit(info, f"{role} of shape {list(info.shape)}, expected {list(expected.get(role, ()))}")
+            dtypes, shape = expected[role]
+            if info.dtype not in dtypes or info.shape != shape or (role == "zero_point" and n % 8):
+                wanted = f"{' or '.join(dtypes)} {list(shape)}"
+                raise unfit(info, f"{role} of {info.dtype} {list(info.shape)}, expected {wanted}")
 
     def scales(self, row: int, rows: int) -> tuple[F32, F32, I32]:
         self._check_order(row, rows)
@@ -224,6 +243,12 @@ def _matrix(tensor: TensorInfo, shape: tuple[int, ...]) -> tuple[int, ...]:
     if len(shape) < 2 or 0 in shape:
         raise unfit(tensor, f"its shape {list(shape)} is not that of matrices")
     return shape
+
+
+def _nibbles(codes: U8, rows: int) -> U8:
+    wide = scratch("codes", codes.size, np.dtype(np.uint16))
+    kernels.halves(codes, wide)
+    return wide.view(np.uint8).reshape(rows, -1)
 
 
 def _readonly(array: NDArray[Any]) -> NDArray[Any]:

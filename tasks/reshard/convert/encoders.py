@@ -145,18 +145,10 @@ class TransposedSink:
         part = scratch("transposed", tile.size, self.encoder.inner.item)
         self.encoder.inner.encode(self.row + begin, tile, part)
         matrix, start = divmod(begin, self.encoder.n)  # tiles do not cross matrices
-        transpose_into(self.out[matrix][:, start : start + len(tile)], part.reshape(tile.shape))
+        kernels.turn(part.reshape(tile.shape), self.out[matrix][:, start : start + len(tile)])
 
     def finish(self) -> list[Output]:
         return [(0, self.row * self.encoder.k * self.encoder.inner.item.itemsize, as_bytes(self.out.reshape(-1)))]
-
-
-def transpose_into(target: NDArray[Any], source: NDArray[Any]) -> None:
-    """target = source transposed, in squares that stay in the cache."""
-    side = 128
-    for i in range(0, source.shape[0], side):
-        for j in range(0, source.shape[1], side):
-            target[j : j + side, i : i + side] = source[i : i + side, j : j + side].T
 
 
 def as_bytes(array: NDArray[Any]) -> memoryview:

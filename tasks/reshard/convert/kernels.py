@@ -33,9 +33,9 @@ def kernel(function: F, fastmath: bool | set[str] = False) -> F:
     """The function compiled. The machine code is kept beside this file, or in the user's cache folder where that is
     read-only (numba looks for both, NUMBA_CACHE_DIR first); where neither can be written it is compiled anew."""
     try:
-        compiled = njit(nogil=True, cache=True, fastmath=fastmath)(function)
+        compiled = njit(nogil=True, cache=True, fastmath=fastmath, error_model="numpy")(function)
     except RuntimeError:  # numba's "no locator available": there is no folder to keep it in
-        compiled = njit(nogil=True, fastmath=fastmath)(function)
+        compiled = njit(nogil=True, fastmath=fastmath, error_model="numpy")(function)
     return cast(F, compiled)
 
 
@@ -74,7 +74,7 @@ def _e4m3_run(codes: U8, scale: np.float32, out: F32) -> None:
 
 @kernel
 def lookup(codes: U8, table: F32, scales: F32, scale_row: I32, block: int, out: F32) -> None:
-    """table[code] times a scale, for any code of eight bits. Rows of `codes` may be longer than those of `out`."""
+    """table[code] times a scale, for any code of eight bits."""
     rows, columns = out.shape
     for i in range(rows):
         for b in range((columns + block - 1) // block):
@@ -86,24 +86,47 @@ def lookup(codes: U8, table: F32, scales: F32, scale_row: I32, block: int, out: 
 
 
 @kernel
-def pairs(codes: U8, table: F32, zeros: F32, scales: F32, scale_row: I32, block: int, out: F32) -> None:
-    """(table[code] - zero) times a scale, for codes of four bits, the low half of a byte first; `block` is even.
+def halves(pairs: U8, out: U16) -> None:
+    """Two codes of four bits in a byte, the low half first, to a byte each (two bytes of `out` at a time)."""
+    for j in range(pairs.size):
+        code = np.uint16(pairs[j])
+        out[j] = np.uint16((code & np.uint16(15)) | ((code >> np.uint16(4)) << np.uint16(8)))
 
-    `zeros` is as `scales`. The last byte of an odd row holds one code.
+
+@kernel
+def fp4(codes: U8, scales: F32, scale_row: I32, block: int, out: F32) -> None:
+    """FP4 (E2M1, a code per byte) times a scale; `block` and the columns are multiples of 16.
+
+    As in e4m3: an exponent field other than 0 becomes that of FP32 by adding 126 = 127 - 1, the others are 0 and 1/2.
     """
+    rows, columns = out.shape
+    runs = block // 16
+    for i in range(rows):
+        for run in range(columns // 16):  # of a fixed length, which is done in one or two vector instructions
+            scale = scales[scale_row[i], run // runs]
+            source = codes[i, run * 16 : run * 16 + 16]
+            target = out[i, run * 16 : run * 16 + 16]
+            for j in range(16):
+                code = u32(source[j])
+                magnitude = code & u32(7)
+                shifted = magnitude << u32(22)
+                small = f32(u32(shifted + u32(127 << 23)).view(f32) - f32(1.0)).view(u32)
+                bits = small if magnitude < u32(2) else u32(shifted + u32(126 << 23))
+                target[j] = u32(bits | ((code & u32(8)) << u32(28))).view(f32) * scale
+
+
+@kernel
+def integers(codes: U8, zeros: F32, scales: F32, scale_row: I32, block: int, out: F32) -> None:
+    """(code - zero) times a scale; `zeros` is as `scales`. Rows of `codes` may be longer than those of `out`."""
     rows, columns = out.shape
     for i in range(rows):
         for b in range((columns + block - 1) // block):
             scale = scales[scale_row[i], b]
             zero = zeros[scale_row[i], b]
+            source = codes[i, b * block : min(columns, (b + 1) * block)]
             target = out[i, b * block : min(columns, (b + 1) * block)]
-            source = codes[i, b * (block // 2) : b * (block // 2) + (target.size + 1) // 2]
-            for j in range(target.size // 2):
-                code = source[j]
-                target[2 * j] = (table[code & 15] - zero) * scale
-                target[2 * j + 1] = (table[code >> 4] - zero) * scale
-            if target.size % 2:
-                target[target.size - 1] = (table[source[target.size // 2] & 15] - zero) * scale
+            for j in range(target.size):
+                target[j] = (f32(source[j]) - zero) * scale
 
 
 @kernel
@@ -145,6 +168,20 @@ def widen(source: U16, out: U32) -> None:
         out[j] = u32(source[j]) << u32(16)
 
 
+@kernel
+def turn(source: NDArray[Any], target: NDArray[Any]) -> None:
+    """target [b, a] = source [a, b] transposed, in squares that stay in the cache."""
+    side = 32
+    for top in range(0, source.shape[0], side):
+        bottom = min(source.shape[0], top + side)
+        for left in range(0, source.shape[1], side):
+            for j in range(left, min(source.shape[1], left + side)):
+                column = source[top:bottom, j]
+                row = target[j, top:bottom]
+                for i in range(row.size):
+                    row[i] = column[i]
+
+
 # Encoding: FP32 (given as bits) to what is written.
 
 
@@ -179,11 +216,13 @@ def _peak(bits: U32) -> Any:
 
 @kernel
 def _int8_run(source: F32, scale: np.float32, out: NDArray[np.int8]) -> None:
-    """round(x / scale), ties to even (adding 1.5 x 2^23 leaves the rounded number in the low bits), within +-127."""
+    """round(x / scale), ties to even: adding 1.5 x 2^23 leaves the rounded number in the low bits.
+
+    The scale is amax / 127, rounded to eight bits at the worst, so that no quotient rounds beyond +-127.
+    """
     for j in range(source.size):
         shifted = f32(source[j] / scale + f32(12582912.0)).view(u32)
-        value = np.int32(shifted) - np.int32(0x4B400000)
-        out[j] = np.int8(min(np.int32(127), max(np.int32(-127), value)))
+        out[j] = np.int8(np.int32(shifted) - np.int32(0x4B400000))
 
 
 @kernel
@@ -220,7 +259,7 @@ def _e4m3_encode_run(source: F32, scale: np.float32, out: U8) -> None:
         rounded = u32(magnitude + u32(0x7FFFF) + ((magnitude >> u32(20)) & u32(1))) >> u32(20)
         small = f32(u32(magnitude).view(f32) + f32(16384.0)).view(u32) & u32(0xFF)
         code = small if magnitude < u32(121 << 23) else u32(rounded - u32(120 << 3))
-        out[j] = np.uint8(min(code, u32(0x7E)) | ((bits >> u32(24)) & u32(0x80)))
+        out[j] = np.uint8(code | ((bits >> u32(24)) & u32(0x80)))
 
 
 @kernel

@@ -32,8 +32,7 @@ class Pipeline:
             raise ValueError(f"a block of {decoder.tensor.name!r} is not whole units of {self.unit} bytes")
         if not len(data):
             return []
-        codes = np.frombuffer(data, np.uint8)
-        codes.setflags(write=False)
+        codes = np.frombuffer(data.toreadonly(), np.uint8)  # kernels are compiled for read-only arrays
         row = begin // decoder.unit_bytes * decoder.unit_rows
         rows = len(data) // decoder.unit_bytes * decoder.unit_rows
         scales = decoder.scales(row, rows)

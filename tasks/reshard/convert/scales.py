@@ -88,34 +88,40 @@ class ScaleGrid:
 
 
 def scale_factor(tensor: TensorInfo, number: int, read: Read, shape: tuple[int, ...], divide: bool) -> Any:
-    """NVFP4's second scale, one number or one per matrix: a function for `Pairs.combine`."""
+    """NVFP4's second scale, one number or one per matrix: a function for `FP4.combine`."""
     matrices, n = math.prod(shape[:-2]), shape[-2]
     if tensor.dtype != "F32" or tensor.numel not in (1, matrices):
         raise unfit(tensor, f"{tensor.dtype} {list(tensor.shape)}: expected one F32 number, or one per matrix")
 
-    def combine(values: F32, index: I32, row: int, rows: int) -> F32:
+    def combine(values: F32, row: int, rows: int) -> F32:
         factors = c.floats(read(number, 0, tensor.nbytes), "F32")
         c.check_scales(factors, tensor, 0, "positive")
         if len(factors) > 1:  # scale rows are weight rows here
             factors = factors[np.arange(row, row + rows) // n, None]
-        return values / factors if divide else values * factors
+        with np.errstate(over="ignore"):  # an infinite scale shows in what it makes
+            return values / factors if divide else values * factors
 
     return combine
 
 
-def packed_zero_points(tensor: TensorInfo, number: int, read: Read, shape: tuple[int, ...], columns: int) -> Any:
-    """compressed-tensors' weight_zero_point, eight rows to an int32, offset 8: a function for `Pairs.zeros`."""
-    if len(shape) != 2 or tensor.dtype != "I32" or tensor.shape != (-(-shape[0] // 8), columns):
+def packed_zero_points(
+    tensor: TensorInfo, number: int, read: Read, shape: tuple[int, ...], columns: int, bits: int
+) -> Any:
+    """compressed-tensors' weight_zero_point, packed down the rows: a function for `PackedRows.zeros`.
+
+    Codes and zero points have the same offset, so it need not be taken away from either.
+    """
+    per_word = 32 // bits
+    if len(shape) != 2 or tensor.dtype != "I32" or tensor.shape != (-(-shape[0] // per_word), columns):
         raise unfit(tensor, f"zero points {tensor.dtype} {list(tensor.shape)} do not fit a weight of {list(shape)}")
 
     def zeros(row: int, rows: int) -> F32:
-        first, last = row // 8, (row + rows - 1) // 8
+        first, last = row // per_word, (row + rows - 1) // per_word
         data = read(number, first * columns * 4, (last + 1) * columns * 4)
         words = np.frombuffer(data, np.uint32).reshape(-1, columns)
         at = np.arange(row, row + rows)
-        return (
-            ((words[at // 8 - first] >> (4 * (at % 8)).astype(np.uint32)[:, None]) & 15).astype(np.int32) - 8
-        ).astype(np.float32)
+        shifts = (bits * (at % per_word)).astype(np.uint32)[:, None]
+        return ((words[at // per_word - first] >> shifts) & np.uint32((1 << bits) - 1)).astype(np.float32)
 
     return zeros
 

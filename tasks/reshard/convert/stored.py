@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from day0.safetensors_header import TensorInfo
-from tasks.reshard.convert import codes, decoders, scales
+from tasks.reshard.convert import decoders, scales
 from tasks.reshard.convert.decoders import Decoder
 from tasks.reshard.convert.scales import Read, unfit
 from tasks.reshard.writes import Conversion
@@ -55,11 +55,11 @@ def _mxfp4(conversion: Conversion, others: Inputs, tensor: TensorInfo, read: Rea
     shape = tensor.shape
     if len(shape) == len(scale.shape) + 1 and shape[-1] * 2 == group:  # gpt-oss: a dimension for the groups
         shape = (*shape[:-2], shape[-2] * shape[-1])
-    row_bytes, shape = shape[-1], (*shape[:-1], shape[-1] * 2)
+    shape = (*shape[:-1], shape[-1] * 2)
     if shape[-1] % group:
         raise unfit(tensor, f"rows of {shape[-1]} codes are not whole groups of {group}")
     grid = scales.ScaleGrid(*_scale(others, read), tensor, shape, (1, group), format="e8m0")
-    return decoders.Pairs(tensor, shape, row_bytes, grid, codes.FP4_VALUES)
+    return decoders.FP4(tensor, shape, grid)
 
 
 def _nvfp4(conversion: Conversion, others: Inputs, tensor: TensorInfo, read: Read, by_rows: bool) -> Decoder:
@@ -74,7 +74,7 @@ def _nvfp4(conversion: Conversion, others: Inputs, tensor: TensorInfo, read: Rea
     number, second = others["scale_2"]
     divide = {"multiply": False, "divide": True}[conversion.parameter("global_scale", "multiply")]
     combine = scales.scale_factor(second, number, read, shape, divide)
-    return decoders.Pairs(tensor, shape, tensor.shape[-1], grid, codes.FP4_VALUES, combine=combine)
+    return decoders.FP4(tensor, shape, grid, combine)
 
 
 def _int4(conversion: Conversion, others: Inputs, tensor: TensorInfo, read: Read, by_rows: bool) -> Decoder:
@@ -96,16 +96,11 @@ def _int4(conversion: Conversion, others: Inputs, tensor: TensorInfo, read: Read
     if "shape" in others:
         number, stored = others["shape"]
         scales.check_weight_shape(stored, number, read, shape)
-    row_bytes = words * 4
-    if bits == 8:
-        if "zero_point" in others:
-            raise unfit(tensor, "zero points of 8-bit weights are not supported")
-        return decoders.PaddedBytes(tensor, shape, row_bytes, grid)
     zeros = None
     if "zero_point" in others:
         number, points = others["zero_point"]
-        zeros = scales.packed_zero_points(points, number, read, shape, grid.columns)
-    return decoders.Pairs(tensor, shape, row_bytes, grid, codes.INT4_VALUES, zeros=zeros)
+        zeros = scales.packed_zero_points(points, number, read, shape, grid.columns, bits)
+    return decoders.PackedRows(tensor, shape, bits, grid, zeros)
 
 
 def _columns(awq: bool) -> MakeDecoder:

@@ -248,12 +248,14 @@ def test_int4_packed_along_the_rows(shape: tuple[int, ...], group: int, scale_dt
     assert case.run() == case.run([1]) == [wanted]
 
 
-def test_int4_with_zero_points() -> None:
+@pytest.mark.parametrize("bits", [4, 8])
+def test_packed_with_zero_points(bits: int) -> None:
     rng = np.random.default_rng(8)
-    n, k, group = 21, 64, 16
-    codes, points = rng.integers(0, 16, (n, k)), rng.integers(0, 16, (24, k // group))
-    packed = sum(codes[:, place::8].astype(np.uint32) << np.uint32(4 * place) for place in range(8))
-    packed_points = sum(points[place::8].astype(np.uint32) << np.uint32(4 * place) for place in range(8))
+    n, k, group, per_word = 21, 64, 16, 32 // bits
+    codes, points = rng.integers(0, 2**bits, (n, k)), rng.integers(0, 2**bits, (24, k // group))
+    places = [(place, np.uint32(bits * place)) for place in range(per_word)]
+    packed = sum(codes[:, place::per_word].astype(np.uint32) << shift for place, shift in places)
+    packed_points = sum(points[place::per_word].astype(np.uint32) << shift for place, shift in places)
     scales = to_float(rng.random((n, k // group)), "BF16")
     case = Case(
         "int4_dequant",
@@ -263,6 +265,7 @@ def test_int4_with_zero_points() -> None:
             ("I32", packed_points.shape, packed_points.tobytes()),
         ],
         [("BF16", (n, k))],
+        bits=bits,
     )
     wanted = expected((codes - points[:n].repeat(group, axis=1)).astype(float), scales.repeat(group, axis=1), "BF16")
     assert case.run() == case.run([5]) == [wanted]
@@ -398,7 +401,11 @@ def test_a_value_too_large_for_the_target_is_named_or_kept() -> None:
         ("int4_dequant", [("I32", (4, 8)), ("F32", (4, 2))], (4, 72), {}, "cannot be a weight"),
         ("int4_dequant", [("I32", (4, 6)), ("F32", (4, 2))], (4, 64), {"bits": 3}, "3 bits are not supported"),
         ("nvfp4_dequant", [("U8", (4, 8)), ("U8", (4, 1)), ("F32", ())], (4, 16), {}, "F8_E4M3 is expected"),
-        ("gptq_dequant", [("I32", (4, 8)), ("F16", (2, 8)), ("I32", (3, 1))], (8, 32), {}, "zero_point of shape"),
+        ("gptq_dequant", [("I32", (4, 8)), ("F16", (2, 8)), ("I32", (3, 1))], (8, 32), {}, "zero_point of I32"),
+        ("gptq_dequant", [("I32", (4, 4)), ("F16", (2, 4)), ("I32", (2, 0))], (4, 32), {}, "zero_point of I32"),
+        ("gptq_dequant", [("I32", (1, 8)), ("F16", (64, 8)), ("I32", (64, 1))], (8, 8), {}, "scale of F16"),
+        ("awq_dequant", [("I32", (4, 1)), ("I32", (1, 8)), ("I32", (1, 1))], (8, 4), {}, "scale of I32"),
+        ("mxfp4_dequant", [("U8", (4, 12)), ("U8", (4, 1))], (4, 24), {"group_size": 24}, "groups of 24 codes"),
     ],
 )
 def test_tensors_that_do_not_fit_are_named(
