@@ -213,7 +213,8 @@ def _targets(rule: TensorRule, chain: tuple[Include, ...], sizes: Mapping[str, i
         name = _in_layout(target.name, chain, layout)
         if name is not None:
             shape = tuple(str(evaluate(size, sizes, rule.name)) for size in target.shape) if target.shape else None
-            found[layout] = target.model_copy(update={"name": name, "shape": shape})
+            halves = str(evaluate(target.halves, sizes, rule.name)) if target.halves else None
+            found[layout] = target.model_copy(update={"name": name, "shape": shape, "halves": halves})
     return found
 
 

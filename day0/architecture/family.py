@@ -132,12 +132,18 @@ class Target(Frozen):
     """Further parts that are the same tensor again: keys that are the values too."""
     transpose: bool = False
     """The last two dimensions are exchanged."""
+    halves: str | None = None
+    """Of each so many rows those of even number come first: pairs that a rotation turns lie half a head apart."""
     stages: Literal["own", "all"] = "own"
     """`all`: every pipeline stage of the engine holds it, whichever stage uses it."""
     others: Literal["same", "zero"] = "same"
     """`zero`: of the ranks that hold a replica only the first has its values: the engine adds up what all have."""
     dtype: str | None = None
     """What the engine holds it as, where that is not what is stored (names of the safetensors format)."""
+    view: dict[str, str] = Field(default_factory=dict)
+    """Stored dtype → the engine's name for the same bytes; also of the tensors beside it."""
+    suffixes: dict[str, str] = Field(default_factory=dict)
+    """As in the layout, for this tensor alone."""
     shape: tuple[str, ...] | None = None
     """The engine's shape for the whole tensor, where it views the same bytes differently (after a transposition)."""
 
@@ -293,7 +299,7 @@ class Family(Frozen):
             yield count or "1", f"index {placeholder}"
         for rule in self.tensors:
             parts = [text for segment in rule.split.segments for text in (segment.size, segment.by or "1")]
-            shapes = [size for target in rule.targets.values() for size in target.shape or ()]
+            shapes = [size for t in rule.targets.values() for size in (*(t.shape or ()), t.halves or "1")]
             yield from ((text, rule.name) for text in (*rule.shape, rule.split.by or "1", *parts, *shapes))
         for layout in self.layouts.values():
             yield from ((size, constant.name) for constant in layout.constants for size in constant.shape)

@@ -30,6 +30,8 @@ class Run:
     rows: int
     run: int
     stride: int
+    note: str = ""
+    """How the rows are ordered, where not as they are stored."""
 
     @property
     def nbytes(self) -> int:
@@ -202,6 +204,23 @@ def _run(kind: Kind, box: tuple[Range, ...]) -> Run:
     if any(i != 0 for i in partial[:-1]):
         raise InputError(f"{kind.rule.name}: a split in dimensions {partial} at once is not supported")
     return Run((box,), offset, rows, run, stride) if rows > 1 else Run((box,), offset, 1, run, run)
+
+
+def in_halves(cut: Cut, kind: Kind, each: int) -> Cut:
+    """The same with the rows of each head (`each` rows) in another order: those of even number, then the others."""
+    grain = kind.grains[0] if kind.grains else None
+    if grain is None or grain.dim != 0:
+        return cut  # one value for the whole tensor
+    if grain.size != 1 or any(run.rows != 1 for run in cut.runs):
+        raise InputError(f"{kind.rule.name}: its rows are reordered, which cuts a quantisation block; convert it first")
+    row = nbytes(kind.dtype, kind.shape[1:])
+    runs = []
+    for (first, last), *rest in (box for run in cut.runs for box in run.boxes):
+        for head in range(first, last, each):
+            box = ((head, head + each), *rest)
+            runs.append(Run((box,), head * row, each // 2, row, 2 * row, "rows of even number first"))
+            runs.append(Run((), (head + 1) * row, each // 2, row, 2 * row))
+    return Cut(cut.shape, tuple(runs), cut.padding, cut.row_bytes)
 
 
 def zeros(cut: Cut, dtype: str) -> Cut:

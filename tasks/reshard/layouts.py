@@ -18,7 +18,7 @@ from day0.architecture.family import Target
 from day0.artifacts.shards import Dropped
 from day0.errors import InputError
 from day0.safetensors_header import DTYPE_BITS
-from tasks.reshard.cuts import Cut, Cutter, nbytes, zeros
+from tasks.reshard.cuts import Cut, Cutter, in_halves, nbytes, zeros
 from tasks.reshard.slicing import World, expert_range, stage_layers
 from tasks.reshard.units import Unit, for_engine, is_mtp, stage_of
 
@@ -223,7 +223,7 @@ class NamedLayout(Layout):
         stacked = "expert" in named and "{expert}" not in name
         for slot, number in named.items():
             name = name.replace(f"{{{slot}}}", str(number))
-        name = self._companion_name(name, unit)
+        name = self._companion_name(name, unit, target)
         unit = for_engine(unit, target, self.cutter)
         expert = named["expert"] if stacked else 0
         shares = rule.rule.kind == "embedding" and self.shared_embedding
@@ -250,7 +250,7 @@ class NamedLayout(Layout):
     def _prefix(self, join: _Join) -> str:
         return "mtp-" if join.target is None and join.constant is None else ""
 
-    def _companion_name(self, name: str, unit: Unit) -> str:
+    def _companion_name(self, name: str, unit: Unit, target: Target) -> str:
         companion = unit.companion
         if companion is None:
             return name
@@ -258,7 +258,7 @@ class NamedLayout(Layout):
         if unit.match.rule.name.endswith(".weight") and name.endswith("weight"):
             ending, name = ending.removeprefix("."), name.removesuffix("weight")
         plain = ending.lstrip("._")
-        suffix = self.rule.suffixes.get(plain, plain)
+        suffix = {**self.rule.suffixes, **target.suffixes}.get(plain, plain)
         return name + ending.removesuffix(plain) + suffix if suffix else name.removesuffix(".")
 
     def _order(self, join: _Join) -> tuple[str, int, str, tuple[int, ...]]:
@@ -277,6 +277,9 @@ class NamedLayout(Layout):
         for order, unit in sorted(join.units, key=lambda item: item[0]):
             if rank in self.owners(unit):
                 cut = self.cutter.cuts(unit.kind)[rank]
+                target = unit.match.rule.targets.get(self.name)
+                if target and target.halves and join.target is not None:
+                    cut = in_halves(cut, unit.kind, int(target.halves))
                 zero = join.target is not None and join.target.others == "zero" and rank % self.world.expert_tp > 0
                 parts.append((order, unit, zeros(cut, unit.kind.dtype) if zero else cut))
         if not parts:

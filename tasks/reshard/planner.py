@@ -174,7 +174,7 @@ def _pieces(unit: Unit, cut: Cut, file: int, at: int, origins: list[Origin], fil
     conversion = unit.draft.conversion.name if unit.draft.conversion else "none"
     for run in cut.runs:
         unit.draft.pieces.append(Piece(file, at, run.offset, run.rows, run.run, run.stride, unit.output))
-        origins.extend(Origin(unit.tensor.name, box, conversion) for box in run.boxes)
+        origins.extend(Origin(unit.tensor.name, box, run.note or conversion) for box in run.boxes)
         at += run.nbytes
     if cut.padding:
         fills.append(Fill(file, at, bytes(cut.row_bytes), cut.padding))

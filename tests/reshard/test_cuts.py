@@ -35,7 +35,11 @@ def carried_out(checkpoint: Checkpoint, plan: WritePlan, stored: Arrays) -> list
             begin = piece.target_offset
             files[piece.target][begin : begin + piece.nbytes] = b"".join(data[at : at + piece.run] for at in runs)
     return [
-        {t.name: np.frombuffer(bytes(file[t.begin : t.end]), np.uint16).reshape(t.shape) for t in written.tensors}
+        {
+            t.name: np.frombuffer(bytes(file[t.begin : t.end]), np.uint16).reshape(t.shape)
+            for t in written.tensors
+            if t.dtype == "BF16"
+        }
         for file, written in zip(files, plan.files, strict=True)
     ]
 
@@ -88,3 +92,24 @@ def test_fused_projections_are_divided_by_their_parts(tmp_path: Path) -> None:
         for name, at in parts.items():
             expected = [np.split(part, 2)[rank] for part in np.split(stored[name], at)]
             np.testing.assert_array_equal(held[name], np.concatenate(expected), f"{name}, rank {rank}")
+
+
+@pytest.mark.parametrize("tp", [1, 2, 4])
+def test_rows_of_rotated_heads_are_reordered_as_the_engine_does(tp: int, tmp_path: Path) -> None:
+    """Llama 4's q and k, as `permute_qk_weight_for_rotary` has it; v as it is stored."""
+    config = config_of("llama4-text-1-1")
+    checkpoint = write_sparse(tmp_path, config, plain(config))
+    values = np.random.default_rng(2)
+    stored = {n: values.integers(0, 1 << 16, t.shape, dtype=np.uint16) for n, t in checkpoint.tensors.items()}
+    heads = {"q": config["num_attention_heads"], "k": config["num_key_value_heads"]}
+    plan = plan_writes(checkpoint, find_family(config), "vllm", tp)
+    for rank, held in enumerate(carried_out(checkpoint, plan, stored)):
+        expected = []
+        for part in "qkv":
+            whole = stored[f"model.layers.1.self_attn.{part}_proj.weight"]
+            if part in heads:
+                split = whole.reshape(heads[part], -1, 2, whole.shape[1])
+                whole = split.transpose(0, 2, 1, 3).reshape(whole.shape)
+            ranks = tp if part == "q" else min(tp, heads["k"])
+            expected.append(np.split(whole, ranks)[rank * ranks // tp])
+        np.testing.assert_array_equal(held["model.layers.1.self_attn.qkv_proj.weight"], np.concatenate(expected))
