@@ -59,9 +59,10 @@ def command(
     not cover, fail.
     """
     from day0.verdict import exit_code
+    from tasks.download.authenticity import Trust
     from tasks.download.manifest import read_manifest, recorded
     from tasks.download.render import show_report
-    from tasks.download.signatures import Trust, find_signature
+    from tasks.download.signatures import find_signature
     from tasks.download.verify import verify_folder
 
     if sum(map(bool, (trusted["public_key"], trusted["certificate_chain"], trusted["identity"]))) > 1:

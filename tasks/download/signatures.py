@@ -7,10 +7,7 @@ against, but anybody may have written it.
 from __future__ import annotations
 
 import hashlib
-import json
 import os
-import sys
-import tempfile
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -18,47 +15,20 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from day0 import deadline, process
+from day0 import deadline
 from day0.artifacts.snapshot import Fault, FaultKind
 from day0.checkpoint import locate, shown
 from day0.errors import InputError
-from day0.home import PROJECT
 from day0.strict_json import JsonFault, NotRegular
 from day0.verdict import Check, Verdict
-from tasks.download.bundle import Bundle, Kind, Part, read_bundle
+from tasks.download.authenticity import ASKED_BY, REMEDY, Trust, authenticate
+from tasks.download.bundle import Bundle, Part, read_bundle
 from tasks.download.listing import is_unsafe
 from tasks.download.manifest import Expected, Manifest
-from tasks.download.transfer import MARK
 
 NAME = "model.sig"
 """How the bundle of a release is named."""
-_REMEDY = "pip install 'day0[signing]'"
 _BLOCK = 1 << 20
-_ASKED_BY: Mapping[Kind, str] = {
-    "key": "--public-key",
-    "certificate": "--certificate-chain",
-    "sigstore": "--identity and --identity-provider",
-}
-
-
-@dataclass(frozen=True)
-class Trust:
-    """Whom the user trusts to have signed: a key, or whom a certificate vouches for, or an identity."""
-
-    public_key: Path | None = None
-    certificate_chain: tuple[Path, ...] = ()
-    identity: str | None = None
-    identity_provider: str | None = None
-    trust_config: Path | None = None
-    """Of a Sigstore instance (its `ClientTrustConfig` in JSON); None: the public one, asked over the network."""
-
-    @property
-    def kind(self) -> Kind | None:
-        if self.public_key:
-            return "key"
-        if self.certificate_chain:
-            return "certificate"
-        return "sigstore" if self.identity else None
 
 
 @dataclass
@@ -103,30 +73,30 @@ class Signature:
             self._fault(self.path.name, self.problem)
             return self._result(Verdict.FAIL, f"{self.path.name} {self.problem}")
         if find_spec("blake3") is None and any(part.algorithm == "blake3" for part in self.bundle.parts):
-            return self._result(Verdict.INCONCLUSIVE, f"its digests are by BLAKE3, which a package computes: {_REMEDY}")
+            return self._result(Verdict.INCONCLUSIVE, f"its digests are by BLAKE3, which a package computes: {REMEDY}")
         wrong = _differing(self.bundle, root, files, digests)
         for name in sorted(wrong.keys() - told):
             self._fault(name, wrong[name], "digest" if name in files else "missing_shard")
         unsigned = self._unsigned(self.bundle, root, files, shards)
         for name in sorted(unsigned - told) if self.authentic else ():
             self._fault(name, f"nobody vouches for it: {self.path.name} does not cover it")
-        if wrong:
-            return self._result(Verdict.FAIL, _some(sorted(wrong), "is not what was signed"))
-        if self.authentic is None:
-            besides = f"; besides, {_some(sorted(unsigned), 'is not covered by it')}" if unsigned else ""
-            reason = f"signed, but there is nothing to check by whom: give {_ASKED_BY[self.bundle.kind]}{besides}"
-            self.warnings.append(Fault(kind="digest", file=self.path.name, detail=reason))
-            return self._result(Verdict.SKIPPED, reason)
-        verdict, reason = self.authentic
+        verdict, reason = self.authentic or (Verdict.SKIPPED, "")
         if verdict is Verdict.FAIL:
             self._fault(self.path.name, reason)
+        elif wrong:
+            verdict, reason = Verdict.FAIL, _some(sorted(wrong), "is not what was signed")
+        elif self.authentic is None:
+            besides = f"; besides, {_some(sorted(unsigned), 'is not covered by it')}" if unsigned else ""
+            reason = f"signed, but there is nothing to check by whom: give {ASKED_BY[self.bundle.kind]}{besides}"
+            self.warnings.append(Fault(kind="digest", file=self.path.name, detail=reason))
         elif unsigned:
-            return self._result(Verdict.FAIL, _some(sorted(unsigned), "is not covered by the signature"))
+            verdict, reason = Verdict.FAIL, _some(sorted(unsigned), "is not covered by the signature")
         return self._result(verdict, reason)
 
     def _unsigned(self, bundle: Bundle, root: Path, files: Mapping[str, int], shards: set[str]) -> set[str]:
         """The files that nobody vouches for."""
-        own = self.path.relative_to(root).as_posix() if self.path.is_relative_to(root) else NAME
+        path, folder = self.path.absolute(), root.absolute()
+        own = path.relative_to(folder).as_posix() if path.is_relative_to(folder) else NAME
         others = files.keys() - bundle.files - {own, NAME}
         return {name for name in others if name in shards or not bundle.leaves_out(name, files[name])}
 
@@ -139,10 +109,10 @@ class Signature:
 
 
 def find_signature(root: Path, path: Path | None = None, trust: Trust | None = None) -> Signature | None:
-    """The signature of the release in `root`: the bundle at `path`, by default its `model.sig`. By whom it is is known
-    then; whether the files are what was signed is what `check` tells.
+    """The signature of the release in `root`: the bundle at `path`, by default its `model.sig`.
 
-    None: there is none, and the user named nobody whose signature it should bear.
+    None: there is none, and the user named nobody whose signature it should bear. Who signed is established here;
+    whether the files are what was signed is for `check` to say.
 
     Raises:
         InputError: the bundle, or what the user trusts, cannot be read.
@@ -164,72 +134,6 @@ def find_signature(root: Path, path: Path | None = None, trust: Trust | None = N
     if signature.bundle and trust.kind:
         signature.authentic = authenticate(signature.bundle, trust)
     return signature
-
-
-def authenticate(bundle: Bundle, trust: Trust) -> tuple[Verdict, str]:
-    """Whether the bundle was signed by whom the user trusts, and why.
-
-    A certificate is looked at as of its own first day: the format has no time of signing.
-
-    Raises:
-        InputError: what the user trusts cannot be read.
-    """
-    if trust.kind != bundle.kind:
-        return Verdict.FAIL, f"it is not signed by what was given: give {_ASKED_BY[bundle.kind]}"
-    told = _verifier(bundle, trust)
-    if error := told.get("error"):
-        match error["kind"]:
-            case "library":
-                return Verdict.INCONCLUSIVE, f"signatures are verified by the package model-signing: {_REMEDY}"
-            case "unreachable":
-                remedy = "give its trust configuration with --trust-config"
-                return Verdict.INCONCLUSIVE, f"Sigstore's root of trust cannot be fetched; {remedy}: {error['text']}"
-            case "trust":
-                raise InputError(f"{_ASKED_BY[bundle.kind]} cannot be used: {error['text']}")
-            case _:
-                return Verdict.FAIL, f"its signature is not by the {_WHO[bundle.kind]} given: {error['text']}"
-    signed = {name: (algorithm, digest) for name, algorithm, digest in told["signed"]["resources"]}
-    listed = {part.identifier: part.digest for part in bundle.parts}
-    ignored = {path.rstrip("/") for path in told["signed"]["ignored"]}
-    if {name: digest for name, (_, digest) in signed.items()} != listed or ignored != set(bundle.ignored):
-        return Verdict.FAIL, "the verifier read another list of files in it than day0"
-    return Verdict.PASS, f"signed by the {_WHO[bundle.kind]} given: {len(bundle.files)} files"
-
-
-_WHO: Mapping[Kind, str] = {"key": "key", "certificate": "certificate authority", "sigstore": "identity"}
-
-
-def _verifier(bundle: Bundle, trust: Trust) -> dict[str, Any]:
-    """Run the library's verifier in its process, on the very bytes that were read; returns what it told."""
-    told: dict[str, Any] = {}
-
-    def line(text: str) -> None:
-        if text.startswith(MARK):
-            told.update(json.loads(text.removeprefix(MARK)))
-
-    with tempfile.TemporaryDirectory() as folder:
-        place, request = Path(folder, NAME), Path(folder, "request.json")
-        place.write_bytes(bundle.data)
-        asked = {
-            "bundle": str(place),
-            "kind": bundle.kind,
-            "public_key": _absolute(trust.public_key),
-            "certificate_chain": [_absolute(path) for path in trust.certificate_chain],
-            "identity": trust.identity,
-            "identity_provider": trust.identity_provider,
-            "trust_config": _absolute(trust.trust_config),
-        }
-        request.write_text(json.dumps(asked))
-        try:
-            process.run([sys.executable, "-m", "tasks.download.signing", str(request)], cwd=PROJECT, on_line=line)
-        except process.ProcessFailed:
-            if "error" not in told:
-                raise
-    return told
-
-
-def _absolute(path: Path | None) -> str | None:
-    return str(path.absolute()) if path else None
 
 
 def _differing(bundle: Bundle, root: Path, files: Mapping[str, int], digests: Mapping[str, str]) -> dict[str, str]:

@@ -228,6 +228,13 @@ def test_a_hostile_listing_is_refused(
         fetch("ms:acme/tiny")
 
 
+def test_a_listing_that_the_hub_cuts_off_is_refused(hub: ModelScopeHub, model: Path) -> None:
+    hub.push("acme/tiny", model)
+    hub.rewrite = lambda rows: [rows[-1] | {"Path": f"{number}.json"} for number in range(3000)]
+    with pytest.raises(Unavailable, match="at most 3,000 files"):
+        fetch("ms:acme/tiny")
+
+
 def test_a_file_without_a_digest_is_not_taken_for_checked(hub: ModelScopeHub, model: Path) -> None:
     hub.push("acme/tiny", model)
     hub.rewrite = lambda rows: [row | ({"Sha256": ""} if row["Path"] == SHARD else {}) for row in rows]

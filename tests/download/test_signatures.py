@@ -27,8 +27,9 @@ from day0.strict_json import JsonFault
 from day0.verdict import Verdict
 from flows.cli import cli
 from tasks.download import signatures
+from tasks.download.authenticity import Trust, authenticate
 from tasks.download.bundle import read_bundle
-from tasks.download.signatures import Trust, authenticate, find_signature
+from tasks.download.signatures import find_signature
 from tasks.download.verify import verify_folder
 from tests.download.builder import two_shards
 
@@ -164,15 +165,16 @@ def check(answer: Result) -> dict[str, Any]:
 
 def test_a_release_signed_by_whom_the_user_trusts(signed: Signed, keys: Path) -> None:
     root = signed()
+    count = sum(path.name != "model.sig" for path in root.iterdir())
     answer = run(root, "--public-key", keys / "ours.pub")
     assert answer.exit_code == 0
     assert check(answer) == {
         "name": "signature",
         "verdict": "pass",
-        "reason": "signed by the key given: 4 files",
-        "measured": {"kind": "key", "files": 4},
+        "reason": f"signed by the key given: {count} files",
+        "measured": {"kind": "key", "files": count},
     }
-    assert json.loads(answer.stdout)["contents"] == {"checked_files": 4, "compared_with": "manifest"}
+    assert json.loads(answer.stdout)["contents"] == {"checked_files": count, "compared_with": "manifest"}
 
 
 def test_digests_are_compared_also_where_nobody_is_named(signed: Signed) -> None:
@@ -210,13 +212,13 @@ def test_another_key_did_not_sign(signed: Signed, keys: Path) -> None:
 
 def test_a_file_that_nobody_signed(signed: Signed, keys: Path) -> None:
     root = signed()
-    (root / "tokenizer.json").write_text("{}")
+    (root / "notes.json").write_text("{}")
     answer = run(root, "--public-key", keys / "ours.pub")
-    assert (answer.exit_code, check(answer)["reason"]) == (1, "tokenizer.json is not covered by the signature")
-    assert [fault["file"] for fault in json.loads(answer.stdout)["faults"]] == ["tokenizer.json"]
+    assert (answer.exit_code, check(answer)["reason"]) == (1, "notes.json is not covered by the signature")
+    assert [fault["file"] for fault in json.loads(answer.stdout)["faults"]] == ["notes.json"]
     answer = run(root)
     assert answer.exit_code == 0
-    assert "tokenizer.json is not covered by it" in check(answer)["reason"]
+    assert "notes.json is not covered by it" in check(answer)["reason"]
 
 
 def test_a_signer_may_leave_out_files_but_no_weights(signed: Signed, keys: Path) -> None:
@@ -350,7 +352,7 @@ def adopt(bundle: dict[str, Any], statement: dict[str, Any]) -> None:
 
 
 def leave_out(bundle: dict[str, Any], statement: dict[str, Any]) -> None:
-    statement["predicate"]["serialization"]["ignore_paths"].append("tokenizer.json")
+    statement["predicate"]["serialization"]["ignore_paths"].append("notes.json")
 
 
 def swap_hint(bundle: dict[str, Any], statement: dict[str, Any]) -> None:
@@ -378,8 +380,10 @@ def test_other_weights_with_other_digests_in_the_bundle(signed: Signed, keys: Pa
     (root / TWO).write_bytes(b"evil")
     signature = find_signature(root, trust=Trust(public_key=keys / "ours.pub"))
     assert signature is not None
-    assert signature.authentic is not None
-    assert signature.authentic[0] is Verdict.FAIL
+    report = verify_folder(root, None, signature=signature)
+    assert report.signature is not None
+    assert report.signature.verdict is Verdict.FAIL
+    assert [(fault.kind, fault.file) for fault in report.signature_faults] == [("digest", "model.sig")]
 
 
 MALFORMED: dict[str, tuple[Callable[[dict[str, Any], dict[str, Any]], object], str]] = {
@@ -464,6 +468,13 @@ def test_without_the_library_it_is_inconclusive(
     answer = run(root, "--public-key", keys / "ours.pub")
     assert (answer.exit_code, check(answer)["verdict"]) == (3, "inconclusive")
     assert "pip install 'day0[signing]'" in check(answer)["reason"]
+
+
+def test_a_damaged_file_and_a_bad_signature_are_both_told(signed: Signed, keys: Path) -> None:
+    root = signed()
+    (root / "config.json").write_text("{}")
+    answer = run(root, "--public-key", keys / "eve.pub")
+    assert {fault["file"] for fault in json.loads(answer.stdout)["faults"]} == {"config.json", "model.sig"}
 
 
 def test_a_key_that_cannot_be_read_is_told_before_anything_is_hashed(signed: Signed) -> None:
