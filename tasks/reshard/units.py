@@ -63,6 +63,9 @@ def for_engine(unit: Unit, target: Target, cutter: Cutter) -> Unit:
     Raises:
         InputError: a weight that is quantised anew would have to be transposed.
     """
+    if unit.kind.dtype in target.view:
+        viewed = cutter.kind(unit.kind.rule, unit.kind.shape, target.view[unit.kind.dtype], unit.kind.grains)
+        unit = replace(unit, kind=viewed)
     kind, before = unit.kind, unit.draft.conversion
     cast = target.dtype is not None and unit.companion is None and kind.dtype in FLOATS and kind.dtype != target.dtype
     transpose = len(kind.shape) >= 2 and target.transpose != is_transposed(kind.grains)
