@@ -140,6 +140,8 @@ class Target(Frozen):
     """`zero`: of the ranks that hold a replica only the first has its values: the engine adds up what all have."""
     dtype: str | None = None
     """What the engine holds it as, where that is not what is stored (names of the safetensors format)."""
+    function: Literal["negative_exp"] | None = None
+    """The engine holds this of every value, as F32: -exp(x) of Mamba's A_log."""
     view: dict[str, str] = Field(default_factory=dict)
     """Stored dtype → the engine's name for the same bytes; also of the tensors beside it."""
     suffixes: dict[str, str] = Field(default_factory=dict)

@@ -66,6 +66,10 @@ def for_engine(unit: Unit, target: Target, cutter: Cutter) -> Unit:
     if unit.kind.dtype in target.view:
         viewed = cutter.kind(unit.kind.rule, unit.kind.shape, target.view[unit.kind.dtype], unit.kind.grains)
         unit = replace(unit, kind=viewed)
+    if target.function:
+        conversion = Conversion(target.function, (("F32", unit.kind.shape),))
+        computed = cutter.kind(unit.kind.rule, unit.kind.shape, "F32", unit.kind.grains)
+        return replace(unit, kind=computed, draft=Draft(unit.draft.inputs, conversion))
     kind, before = unit.kind, unit.draft.conversion
     cast = target.dtype is not None and unit.companion is None and kind.dtype in FLOATS and kind.dtype != target.dtype
     transpose = len(kind.shape) >= 2 and target.transpose != is_transposed(kind.grains)

@@ -125,6 +125,28 @@ class ScaleFp8(Exact):
         return [output]
 
 
+class NegativeExp(Exact):
+    """-exp(x), to F32: Mamba's state matrix from its logarithm, as engines hold it. At most half a unit off."""
+
+    def __init__(self, tensor: TensorInfo, dtype: str) -> None:
+        _expect(tensor, "F32", "BF16", "F16")
+        if dtype != "F32":
+            raise ValueError(f"-exp(x) is written as F32, not {dtype}")
+        self.tensor = tensor
+        self.outputs: Outputs = ((dtype, tensor.shape),)
+        self.unit = c.ITEM_BYTES[tensor.dtype]
+
+    def convert(self, begin: int, data: memoryview) -> list[Output]:
+        values = c.floats(data, self.tensor.dtype)
+        first = begin // self.unit
+        with np.errstate(over="ignore", under="ignore"):
+            results = (-np.exp(values.astype(np.float64))).astype(np.float32)
+        if not np.isfinite(results).all():
+            at = c.position(first + int(np.argmin(np.isfinite(results))), self.tensor.shape)
+            raise InputError(f"tensor {self.tensor.name!r} in {self.tensor.file}: -exp of the value at {at} is no F32")
+        return [_floats_out(first, results, "F32")]
+
+
 def _floats_out(first: int, values: NDArray[np.float32], dtype: str) -> Output:
     """Values that `dtype` can hold exactly (the caller checks, or knows), from element `first`."""
     bits = values.view(np.uint32)

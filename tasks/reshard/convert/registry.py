@@ -151,6 +151,12 @@ def _e8m0(conversion: Conversion, inputs: tuple[TensorInfo, ...], read: Read) ->
     return _checked(conversion, bytewise.DecodeE8M0(inputs[0], conversion.outputs[0][0]))
 
 
+def _negative_exp(conversion: Conversion, inputs: tuple[TensorInfo, ...], read: Read) -> Converter:
+    from tasks.reshard.convert import bytewise
+
+    return _checked(conversion, bytewise.NegativeExp(inputs[0], conversion.outputs[0][0]))
+
+
 def _rename(to_fnuz: bool) -> Factory:
     def make(conversion: Conversion, inputs: tuple[TensorInfo, ...], read: Read) -> Converter:
         from tasks.reshard.convert import bytewise
@@ -173,6 +179,7 @@ def _conversions() -> dict[str, Factory]:
     table: dict[str, Factory] = {
         "transpose": _transpose,
         "e8m0_decode": _e8m0,
+        "negative_exp": _negative_exp,
         "fp8_fn_to_fnuz": _rename(True),
         "fp8_fnuz_to_fn": _rename(False),
         "fp8_scale_fn_to_fnuz": _rescale(2.0),

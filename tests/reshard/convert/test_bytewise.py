@@ -104,6 +104,21 @@ def test_e8m0_nan_is_named() -> None:
         case.run([1])
 
 
+@pytest.mark.parametrize("source", FLOATS)
+def test_the_negative_exponential_is_rounded_once(source: str) -> None:
+    values = np.linspace(-20, 20, 801)
+    data = stored(values, source)
+    exact = -np.exp(to_float(loaded(data, source), "F32").astype(np.float64))
+    case = Case("negative_exp", [(source, (801,), data)], [("F32", (801,))])
+    assert case.run() == case.run([100]) == [stored(exact.astype(np.float32), "F32")]
+
+
+def test_a_negative_exponential_that_overflows_is_named() -> None:
+    case = Case("negative_exp", [("F32", (2, 2), stored(np.array([0.0, 1, 2, 1000]), "F32"))], [("F32", (2, 2))])
+    with pytest.raises(InputError, match=r"-exp of the value at \[1, 1\] is no F32"):
+        case.run()
+
+
 def test_fp8_to_fnuz_and_its_scale_mean_the_same() -> None:
     codes = np.array([code for code in range(256) if code % 128 != 127], np.uint8)
     [out] = Case("fp8_fn_to_fnuz", [("F8_E4M3", (254,), codes.tobytes())], [("F8_E4M3FNUZ", (254,))]).run([100])
