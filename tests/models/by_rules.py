@@ -11,7 +11,7 @@ from typing import Any
 
 from day0.architecture.binding import bind
 from day0.architecture.bound import BoundFamily, BoundRule
-from day0.architecture.family import find_family
+from day0.architecture.family import PLACEHOLDER, find_family
 from day0.checkpoint import Checkpoint, open_checkpoint
 from day0.safetensors_header import DTYPE_BITS
 
@@ -30,8 +30,9 @@ def rule_tensors(bound: BoundFamily) -> dict[str, tuple[BoundRule, tuple[int, ..
             continue
         slots = [slot for slot in rule.slots if isinstance(slot, str)]
         held = [sorted(rule.numbers[slot] or (0,)) for slot in slots]
+        template = PLACEHOLDER.sub("%d", rule.name)
         for numbers in itertools.product(*held):
-            found[rule.named(dict(zip(slots, numbers, strict=True)))] = rule, rule.shape
+            found[template % numbers] = rule, rule.shape
     return found
 
 
