@@ -14,8 +14,11 @@ import hashlib
 import json
 import re
 import shutil
+import socket
+import struct
 import threading
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -25,6 +28,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 LFS_SUFFIXES = (".safetensors", ".bin", ".pt")
 LFS_BYTES = 10 << 20
+PIECE = 256 << 10
 
 
 @dataclass(frozen=True)
@@ -59,10 +63,11 @@ class Repository:
 class Trouble:
     """What goes wrong: the next `times` requests (None: all) whose path matches `path` are served so."""
 
-    kind: Literal["corrupt", "cut", "error", "stall"]
+    kind: Literal["corrupt", "cut", "reset", "page", "error", "stall"]
     path: str
     times: int | None = None
     status: int = 500
+    headers: dict[str, str] = field(default_factory=dict)
 
 
 class LocalHub:
@@ -76,6 +81,12 @@ class LocalHub:
         self.troubles: list[Trouble] = []
         self.requests: list[str] = []
         """`GET /path`, in the order in which they came."""
+        self.ranges = True
+        """Whether a part of a file can be had."""
+        self.rates: dict[str, float] = {}
+        """Bytes per second of a connection whose request path matches the pattern."""
+        self.sent = 0
+        """Bytes of files that were sent."""
         self.closing = threading.Event()
         self._lock = threading.RLock()
         handler = type("Handler", (_Handler,), {"hub": self})
@@ -125,13 +136,26 @@ class LocalHub:
         """The connection breaks half-way through the body."""
         self.troubles.append(Trouble("cut", path, times))
 
+    def reset(self, path: str, times: int | None = None) -> None:
+        """The connection is reset half-way through the body."""
+        self.troubles.append(Trouble("reset", path, times))
+
+    def page(self, path: str, times: int | None = None) -> None:
+        """In place of the file there comes an error page of 635 bytes, as a good answer."""
+        self.troubles.append(Trouble("page", path, times))
+
     def stall(self, path: str, times: int | None = None) -> None:
         """Half of the body is sent, and then nothing."""
         self.troubles.append(Trouble("stall", path, times))
 
-    def error(self, path: str, status: int = 500, times: int | None = None) -> None:
-        """The answer is an error."""
-        self.troubles.append(Trouble("error", path, times, status))
+    def slow(self, path: str, rate: float) -> None:
+        """Bodies come at `rate` bytes per second."""
+        self.rates[path] = rate
+
+    def error(self, path: str, status: int = 500, times: int | None = None, **headers: str) -> None:
+        """The answer is an error; an underscore in a header's name stands for a dash."""
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        self.troubles.append(Trouble("error", path, times, status, named))
 
     def trouble(self, kinds: tuple[str, ...], path: str) -> Trouble | None:
         """The trouble that this request meets, used up by one."""
@@ -215,7 +239,7 @@ class _Handler(BaseHTTPRequestHandler):
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         self.form = parse_qs(body.decode("utf-8", "replace"))
         if trouble := self.hub.trouble(("error",), path):
-            return self.refuse(trouble.status, "planted")
+            return self.answer({"error": "planted"}, trouble.status, trouble.headers)
         for pattern, name in self.routes:
             if match := re.fullmatch(pattern, path):
                 return self.dispatch(name, **match.groupdict())
@@ -272,8 +296,11 @@ class _Handler(BaseHTTPRequestHandler):
         blob = commit.files.get(name)
         if blob is None:
             return self.refuse(404, "Entry not found", "EntryNotFound")
+        path = unquote(urlsplit(self.path).path)
+        if self.command == "GET" and self.hub.trouble(("page",), path):
+            return self.answer_bytes(b"<!DOCTYPE html>" + b" " * 620, "text/html")
         begin, end = 0, blob.size
-        if match := re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range", "")):
+        if self.hub.ranges and (match := re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range", ""))):
             begin = int(match[1])
             end = min(int(match[2]) + 1, blob.size) if match[2] else blob.size
             if begin >= end:
@@ -294,7 +321,9 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_file(self.hub.blobs / blob.sha256, begin, end)
 
     def send_file(self, path: Path, begin: int, end: int) -> None:
-        trouble = self.hub.trouble(("corrupt", "cut", "stall"), unquote(urlsplit(self.path).path))
+        url = unquote(urlsplit(self.path).path)
+        trouble = self.hub.trouble(("corrupt", "cut", "reset", "stall"), url)
+        rate = next((rate for pattern, rate in self.hub.rates.items() if re.search(pattern, url)), None)
         with path.open("rb") as file:
             file.seek(begin)
             left = end - begin
@@ -302,21 +331,30 @@ class _Handler(BaseHTTPRequestHandler):
                 left //= 2
             last = left
             while left:
-                piece = bytearray(file.read(min(left, 1 << 20)))
+                piece = bytearray(file.read(min(left, PIECE)))
                 left -= len(piece)
                 if trouble and trouble.kind == "corrupt" and not left:
                     piece[-1] ^= 1  # the last byte: tensor data, not the header
                 self.wfile.write(piece)
+                self.hub.sent += len(piece)
+                if rate:
+                    self.hub.closing.wait(len(piece) / rate)
         if trouble and trouble.kind == "stall":
             self.wfile.flush()
             self.hub.closing.wait(600)
+        if trouble and trouble.kind == "reset":
+            self.wfile.flush()
+            self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            self.connection.close()
         if trouble and trouble.kind != "corrupt" and last < end - begin:
             self.close_connection = True
 
     def answer(self, value: Any, status: int = 200, headers: dict[str, str] | None = None) -> None:
-        body = json.dumps(value).encode()
+        self.answer_bytes(json.dumps(value).encode(), "application/json", status, headers)
+
+    def answer_bytes(self, body: bytes, kind: str, status: int = 200, headers: dict[str, str] | None = None) -> None:
         self.send_response(status)
-        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(body)))
         for name, text in (headers or {}).items():
             self.send_header(name, text)
@@ -327,6 +365,16 @@ class _Handler(BaseHTTPRequestHandler):
     def refuse(self, status: int, message: str, code: str | None = None) -> None:
         headers = {"X-Error-Message": message} | ({"X-Error-Code": code} if code else {})
         self.answer({"error": message}, status, headers)
+
+    def handle_one_request(self) -> None:
+        try:
+            super().handle_one_request()
+        except (ConnectionError, ValueError):  # the other side hung up, or this one did as a test wanted
+            self.close_connection = True
+
+    def finish(self) -> None:
+        with suppress(ConnectionError, ValueError):
+            super().finish()
 
     def log_message(self, format: str, *args: Any) -> None:
         """Say nothing: `requests` has it."""

@@ -33,6 +33,8 @@ ATTEMPTS = 5
 """Requests that bring nothing, one after another, until a file is given up."""
 DAMAGED_ATTEMPTS = 2
 """Whole bodies with a wrong digest until a file that was damaged already is given up."""
+FIRST_PAUSE = 0.4
+"""Seconds before the first repetition of a request; each further pause is twice as long."""
 PATIENCE = 60.0
 """Seconds without a byte after which a connection is given up; also the longest pause that a server may ask for."""
 
@@ -265,7 +267,7 @@ def _pause(failures: int, error: Exception, address: Address) -> None:
         raise Unavailable(f"{address.url} cannot be fetched: {error or type(error).__name__}") from error
     logger.warning("%s: %s; it is tried again", address.url, error or type(error).__name__)
     asked = error.pause if isinstance(error, _Retry) else None
-    time.sleep(limit.remaining(at_most=0.2 * 2**failures if asked is None else asked) or 0)
+    time.sleep(limit.remaining(at_most=FIRST_PAUSE * 2 ** (failures - 1) if asked is None else asked) or 0)
     limit.check()
 
 
