@@ -1,158 +1,314 @@
-"""Reshard against copy_file_range of the same bytes, in one interleaved run.
+"""The reshard against what it can be held to, each ratio taken within one interleaved run.
 
-    python benchmarks/reshard.py [--gigabytes 1] [--tp 4] [--runs 3] [--folder DIR]
+    python -m benchmarks.reshard [copy] [hashed] [torch] [cold] [reflink] [memory] [--gigabytes 3.1] [--runs 3]
+        [--layout hf] [--folder /dev/shm] [--disk DIR]
 
-Makes a checkpoint of random weights, then takes turns: a plain copy of its files by the kernel, a verified reshard.
-Prints JSON: every run's seconds, the medians, and their ratio (what splitting and two SHA-256 cost over a copy).
-Both end with fsync. The page cache is warm in both, so this measures work, not the disk's reading speed.
+copy     to TP=4 with hashes off, against copy_file_range of the same bytes with as many threads; memory file system
+hashed   the same with SHA-256 of all that is read and written, against (that copy's CPU time + the SHA-256 of as many
+         bytes) / cores
+torch    with hashes off, against safe_open + chunk + save_file per shard with torch, on all cores
+cold     with hashes, source not in memory, against cp of the same bytes; on --disk, everything synced
+reflink  by PP=4 and by EP=4 with hashes off on XFS in a loop file on --disk, against cp --reflink=never (needs root)
+memory   the peak of memory, planning included, for as many gigabytes and for ten times as many (holes, on --disk)
+
+Measures named, or all. Prints JSON with the limits; exit code 1 where one is not kept. What is timed is opening the
+checkpoint, planning, and all that is written, as the command does it. On a machine with other work, read the ratios of
+CPU time: waiting for a core is not in them.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import os
 import resource
 import shutil
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
+from typing import Any
 
+from benchmarks.checkpoints import make_checkpoint
 from day0.architecture.family import find_family
 from day0.checkpoint import Checkpoint, open_checkpoint
+from tasks.reshard.partial import plan_key, resumable_folder
 from tasks.reshard.planner import plan_writes
+from tasks.reshard.reflink import BLOCK
 from tasks.reshard.shards import write_shards
-from tasks.reshard.writer import new_folder
 
-HIDDEN, INTERMEDIATE, HEADS, KV_HEADS, HEAD_DIM, VOCAB = 2048, 8192, 16, 8, 128, 32_000
+CORES = len(os.sched_getaffinity(0))
+LIMITS = {"copy": 1.25, "hashed": 1.20, "torch": 0.5, "cold": 1.10, "reflink": 0.10, "memory": 200 << 20}
+
+PEAK = """
+import resource, sys
+from pathlib import Path
+from benchmarks.reshard import reshard
+from day0.checkpoint import open_checkpoint
+reshard(open_checkpoint(Path(sys.argv[1])), Path(sys.argv[2]), tp=4)
+assert "torch" not in sys.modules
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+"""
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--gigabytes", type=float, default=1.0)
-    parser.add_argument("--tp", type=int, default=4)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("measures", nargs="*", help=", ".join(LIMITS))
+    parser.add_argument("--gigabytes", type=float, default=3.1)
     parser.add_argument("--runs", type=int, default=3)
-    parser.add_argument("--folder", type=Path, help="where to work; by default the system's temporary folder")
+    parser.add_argument("--layout", choices=["hf", "vllm"], default="hf")
+    parser.add_argument("--folder", type=Path, default=Path("/dev/shm"), help="on a memory file system")
+    parser.add_argument("--disk", type=Path, default=Path(tempfile.gettempdir()), help="on a disk")
     args = parser.parse_args()
-    with tempfile.TemporaryDirectory(dir=args.folder, prefix="day0-bench-") as scratch:
-        work = Path(scratch)
-        checkpoint = make_checkpoint(work / "source", args.gigabytes * 1e9)
-        copies, reshards = [], []
-        for _ in range(args.runs):
-            copies.append(timed_copy(checkpoint, work / "copy"))
-            reshards.append(timed_reshard(checkpoint, work / "reshard", args.tp))
-    copy, reshard = statistics.median(copies), statistics.median(reshards)
-    result = {
-        "bytes": checkpoint.bytes,
-        "tp": args.tp,
-        "copy_seconds": copies,
-        "reshard_seconds": reshards,
-        "copy_median": copy,
-        "reshard_median": reshard,
-        "ratio": reshard / copy,
-        "reshard_bytes_per_second": checkpoint.bytes / reshard,
-        "peak_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
-        "cpus": os.cpu_count(),
-        "load_average": os.getloadavg()[0],
-    }
+    if unknown := set(args.measures) - set(LIMITS):
+        parser.error(f"no measure {sorted(unknown)[0]!r}; there are {', '.join(LIMITS)}")
+    wanted = args.measures or list(LIMITS)
+    result: dict[str, Any] = {"cpus": CORES, "load_average": os.getloadavg()[0], "layout": args.layout}
+    warm = {"copy", "hashed", "torch"}.intersection(wanted)
+    if warm:
+        with folder_in(args.folder) as work:
+            result |= in_memory(work, warm, args.gigabytes, args.runs, args.layout)
+    if "cold" in wanted:
+        with folder_in(args.disk) as work:
+            result["cold"] = cold(work, args.gigabytes, args.runs, args.layout)
+    if "reflink" in wanted:
+        with folder_in(args.disk) as work, xfs(work, args.gigabytes) as place:
+            result["reflink"] = reflink(place, args.gigabytes, args.runs)
+    if "memory" in wanted:
+        result["memory"] = memory(args.disk, args.gigabytes)
+    for name in wanted:
+        result[name] |= {"limit": LIMITS[name], "within": result[name]["measured"] <= LIMITS[name]}
     json.dump(result, sys.stdout, indent=2)
     print()
+    sys.exit(not all(result[name]["within"] for name in wanted))
 
 
-def timed_copy(checkpoint: Checkpoint, target: Path) -> float:
-    """Seconds to copy the shards with copy_file_range and fsync."""
+def in_memory(work: Path, wanted: set[str], gigabytes: float, runs: int, layout: str) -> dict[str, Any]:
+    """The three measures on a memory file system, whose parts take turns."""
+    checkpoint, out = make_checkpoint(work / "source", gigabytes), work / "out"
+    reshard(checkpoint, out, tp=4, layout=layout)  # so that imports and tables are not in the first run
+    shutil.rmtree(out)
+    times = Times()
+    for _ in range(runs):
+        times.take("copy", lambda: copy(checkpoint, out), out)
+        if "hashed" in wanted:
+            times.take("sha256", lambda: sha256(2 * checkpoint.bytes))
+            times.take("hashed", lambda: reshard(checkpoint, out, tp=4, layout=layout), out)
+        if "torch" in wanted:
+            times.take("torch", lambda: torch_split(checkpoint, out, 4), out)
+        times.take("unhashed", lambda: reshard(checkpoint, out, hashes=False, tp=4, layout=layout), out)
+    floor = (times.cpu("copy") + times.cpu("sha256")) / CORES if "hashed" in wanted else 0.0
+    found: dict[str, dict[str, Any]] = {
+        "seconds": times.seconds,
+        "cpu_seconds": times.cpu_seconds,
+        "bytes": {"source": checkpoint.bytes},
+    }
+    if "copy" in wanted:
+        found["copy"] = times.ratio("unhashed", "copy")
+    if "hashed" in wanted:
+        found["hashed"] = {
+            "measured": times.median("hashed") / floor,
+            "quietest": min(times.seconds["hashed"]) / floor,
+            "cpu": times.cpu("hashed") / CORES / floor,
+        }
+    if "torch" in wanted:
+        found["torch"] = times.ratio("unhashed", "torch")
+    return found
+
+
+def cold(work: Path, gigabytes: float, runs: int, layout: str) -> dict[str, Any]:
+    checkpoint, out = make_checkpoint(work / "source", gigabytes), work / "out"
+    times = Times()
+    for _ in range(runs):
+        forget(checkpoint)
+        times.take("cp", lambda: cp(checkpoint, out), out)
+        forget(checkpoint)
+        times.take("reshard", lambda: reshard(checkpoint, out, tp=4, layout=layout), out)
+    return times.ratio("reshard", "cp") | {"seconds": times.seconds}
+
+
+def reflink(place: Path, gigabytes: float, runs: int) -> dict[str, Any]:
+    checkpoint, out = make_checkpoint(place / "source", gigabytes), place / "out"
+    times, space = Times(), {}
+    for _ in range(runs):
+        os.sync()
+        times.take("cp", lambda: cp(checkpoint, out), out)
+        for name, sizes in {"pp=4": {"pp": 4}, "ep=4": {"ep": 4}}.items():
+            os.sync()
+            before = used(place)
+            times.take(name, partial(reshard, checkpoint, out, hashes=False, block=BLOCK, **sizes))
+            os.sync()
+            space[name] = (used(place) - before) / checkpoint.bytes
+            shutil.rmtree(out)
+    ratios = {name: times.median(name) / times.median("cp") for name in ("pp=4", "ep=4")}
+    return {"measured": max(ratios.values()), "ratios": ratios, "space": space, "seconds": times.seconds}
+
+
+def memory(disk: Path, gigabytes: float) -> dict[str, Any]:
+    peaks = {}
+    for size in (gigabytes, 10 * gigabytes):
+        with folder_in(disk) as work:
+            source = make_checkpoint(work / "source", size, sparse=True).root
+            command = [sys.executable, "-c", PEAK, str(source), str(work / "out")]
+            told = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+            peaks[f"{size:g} GB"] = int(told)
+    return {"measured": max(peaks.values()), "peaks": peaks}
+
+
+class Times:
+    """Seconds by the clock, and of all cores (this process's and its children's), of each run by name."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, list[float]] = defaultdict(list)
+        self.cpu_seconds: dict[str, list[float]] = defaultdict(list)
+
+    def take(self, name: str, work: Callable[[], None], remove: Path | None = None) -> None:
+        """Run `work`; what it wrote is removed afterwards, outside the time."""
+        start, cpu = time.monotonic(), _cpu()
+        work()
+        self.seconds[name].append(time.monotonic() - start)
+        self.cpu_seconds[name].append(_cpu() - cpu)
+        if remove:
+            shutil.rmtree(remove)
+
+    def median(self, name: str) -> float:
+        return statistics.median(self.seconds[name])
+
+    def cpu(self, name: str) -> float:
+        return statistics.median(self.cpu_seconds[name])
+
+    def ratio(self, name: str, to: str) -> dict[str, Any]:
+        """Of the medians, of the quietest runs, and of CPU time."""
+        return {
+            "measured": self.median(name) / self.median(to),
+            "quietest": min(self.seconds[name]) / min(self.seconds[to]),
+            "cpu": self.cpu(name) / self.cpu(to),
+        }
+
+
+def _cpu() -> float:
+    usages = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(usage.ru_utime + usage.ru_stime for usage in usages)
+
+
+def reshard(
+    checkpoint: Checkpoint,
+    target: Path,
+    *,
+    hashes: bool = True,
+    layout: str = "hf",
+    block: int = 0,
+    tp: int = 1,
+    pp: int = 1,
+    ep: int = 1,
+) -> None:
+    """As the command does it."""
+    checkpoint = open_checkpoint(checkpoint.root)
+    plan = plan_writes(checkpoint, find_family(checkpoint.config), layout, tp, pp, ep, share_block=block)
+    with resumable_folder(target, plan_key(plan, checkpoint)) as folder:
+        write_shards(plan, checkpoint, folder.root, hashes=hashes, journal=folder.journal)
+
+
+def copy(checkpoint: Checkpoint, target: Path) -> None:
+    """The shards by copy_file_range, a thread each as far as there are cores, and fsync."""
     target.mkdir()
-    start = time.monotonic()
-    for name, header in checkpoint.files.items():
-        with checkpoint.path(name).open("rb") as source, (target / name).open("wb") as copy:
-            left = header.file_bytes
+
+    def one(name: str) -> None:
+        with checkpoint.path(name).open("rb") as source, (target / name).open("wb") as out:
+            left = os.fstat(source.fileno()).st_size
             while left:
-                left -= os.copy_file_range(source.fileno(), copy.fileno(), left)
-            os.fsync(copy.fileno())
-    seconds = time.monotonic() - start
-    shutil.rmtree(target)
-    return seconds
+                left -= os.copy_file_range(source.fileno(), out.fileno(), left)
+            os.fsync(out.fileno())
+
+    with ThreadPoolExecutor(CORES) as pool:
+        list(pool.map(one, checkpoint.files))
 
 
-def timed_reshard(checkpoint: Checkpoint, target: Path, tp: int) -> float:
-    """Seconds for plan, split, both hashes and fsync."""
-    start = time.monotonic()
-    plan = plan_writes(checkpoint, find_family(checkpoint.config), "vllm", tp)
-    with new_folder(target) as root:
-        write_shards(plan, checkpoint, root)
-    seconds = time.monotonic() - start
-    shutil.rmtree(target)
-    return seconds
+def cp(checkpoint: Checkpoint, target: Path) -> None:
+    """By the system's cp, without sharing blocks, and fsync."""
+    target.mkdir()
+    subprocess.run(
+        ["cp", "--reflink=never", *(str(checkpoint.path(name)) for name in checkpoint.files), str(target)], check=True
+    )
+    subprocess.run(["sync", *(str(target / name) for name in checkpoint.files)], check=True)
 
 
-def make_checkpoint(root: Path, nbytes: float) -> Checkpoint:
-    """A Llama of about `nbytes` of random bytes as bf16, a shard for each 250 MB or so."""
-    root.mkdir()
-    layer = {
-        "input_layernorm.weight": (HIDDEN,),
-        "mlp.down_proj.weight": (HIDDEN, INTERMEDIATE),
-        "mlp.gate_proj.weight": (INTERMEDIATE, HIDDEN),
-        "mlp.up_proj.weight": (INTERMEDIATE, HIDDEN),
-        "post_attention_layernorm.weight": (HIDDEN,),
-        "self_attn.k_proj.weight": (KV_HEADS * HEAD_DIM, HIDDEN),
-        "self_attn.o_proj.weight": (HIDDEN, HEADS * HEAD_DIM),
-        "self_attn.q_proj.weight": (HEADS * HEAD_DIM, HIDDEN),
-        "self_attn.v_proj.weight": (KV_HEADS * HEAD_DIM, HIDDEN),
-    }
-    outer = {"lm_head.weight": (VOCAB, HIDDEN), "model.embed_tokens.weight": (VOCAB, HIDDEN)}
-    layer_bytes = sum(size(shape) for shape in layer.values())
-    layers = max(1, round((nbytes - sum(map(size, outer.values()))) / layer_bytes))
-    shapes = dict(outer)
-    for number in range(layers):
-        shapes |= {f"model.layers.{number}.{name}": shape for name, shape in layer.items()}
-    shapes["model.norm.weight"] = (HIDDEN,)
-    shards: list[dict[str, tuple[int, ...]]] = [{}]
-    for name, shape in shapes.items():
-        if sum(map(size, shards[-1].values())) > 250e6:
-            shards.append({})
-        shards[-1][name] = shape
-    weight_map = {}
-    for number, tensors in enumerate(shards, 1):
-        file = f"model-{number:05d}-of-{len(shards):05d}.safetensors"
-        write_shard(root / file, tensors)
-        weight_map |= dict.fromkeys(tensors, file)
-    (root / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
-    config = {
-        "model_type": "llama",
-        "hidden_size": HIDDEN,
-        "intermediate_size": INTERMEDIATE,
-        "num_hidden_layers": layers,
-        "num_attention_heads": HEADS,
-        "num_key_value_heads": KV_HEADS,
-        "head_dim": HEAD_DIM,
-        "vocab_size": VOCAB,
-    }
-    (root / "config.json").write_text(json.dumps(config))
-    return open_checkpoint(root)
+def sha256(nbytes: int) -> None:
+    """SHA-256 of so many bytes on all cores, from a block that stays in the processor's cache."""
+    block = bytes(1 << 20)
+
+    def one(_: int) -> None:
+        digest = hashlib.sha256()
+        for _ in range(nbytes // CORES // len(block)):
+            digest.update(block)
+
+    with ThreadPoolExecutor(CORES) as pool:
+        list(pool.map(one, range(CORES)))
 
 
-def write_shard(path: Path, tensors: dict[str, tuple[int, ...]]) -> None:
-    """A safetensors file of random bytes, its tensors by name as the format's own library has them."""
-    header, offset = {}, 0
-    for name in sorted(tensors):
-        end = offset + size(tensors[name])
-        header[name] = {"dtype": "BF16", "shape": list(tensors[name]), "data_offsets": [offset, end]}
-        offset = end
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
-    with path.open("wb") as file:
-        file.write(len(text).to_bytes(8, "little") + text)
-        while offset:
-            offset -= file.write(os.urandom(min(offset, 16 << 20)))
+def torch_split(checkpoint: Checkpoint, target: Path, tp: int) -> None:
+    """How it is done with the format's own library: each tensor cut with torch, each rank's part of a shard saved."""
+    from safetensors import safe_open
+    from safetensors.torch import save_file
+
+    target.mkdir()
+
+    def one(name: str) -> None:
+        ranks: list[dict[str, Any]] = [{} for _ in range(tp)]
+        with safe_open(checkpoint.path(name), "pt") as shard:
+            for key in shard.keys():  # noqa: SIM118 (it is no mapping)
+                tensor = shard.get_tensor(key)
+                dim = 1 if "o_proj" in key or "down_proj" in key else 0
+                whole = tensor.ndim == 1 or "mlp.gate.weight" in key
+                for rank, part in enumerate([tensor] * tp if whole else tensor.chunk(tp, dim)):
+                    ranks[rank][key] = part.contiguous()
+        for rank, tensors in enumerate(ranks):
+            save_file(tensors, target / f"rank-{rank}-{name}")
+
+    with ThreadPoolExecutor(CORES) as pool:
+        list(pool.map(one, checkpoint.files))
 
 
-def size(shape: tuple[int, ...]) -> int:
-    product = 2
-    for n in shape:
-        product *= n
-    return product
+def forget(checkpoint: Checkpoint) -> None:
+    """Let the kernel's cache forget the shards."""
+    os.sync()
+    for name in checkpoint.files:
+        with checkpoint.path(name).open("rb") as file:
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+@contextmanager
+def folder_in(place: Path) -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(dir=place, prefix="day0-bench-") as scratch:
+        yield Path(scratch)
+
+
+@contextmanager
+def xfs(work: Path, gigabytes: float) -> Iterator[Path]:
+    """An XFS file system for the source, a copy and what metadata comes to."""
+    image, place = work / "image", work / "mounted"
+    image.touch()
+    os.truncate(image, int(gigabytes * 2.5e9))
+    place.mkdir()
+    subprocess.run(["mkfs.xfs", "-q", "-m", "reflink=1", str(image)], check=True)
+    subprocess.run(["mount", "-o", "loop", str(image), str(place)], check=True)
+    try:
+        yield place
+    finally:
+        subprocess.run(["umount", str(place)], check=True)
+
+
+def used(place: Path) -> int:
+    status = os.statvfs(place)
+    return (status.f_blocks - status.f_bfree) * status.f_frsize
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ import errno
 import os
 from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +24,9 @@ from tasks.reshard.reflink import clone_range
 from tasks.reshard.targets import Finished, Targets
 from tasks.reshard.writes import Stream
 
-_COPY = 64 << 20  # bytes a call of copy_file_range, so that a deadline is noticed
+_COPY = 16 << 20  # bytes a call of copy_file_range, so that a deadline is noticed
+_AHEAD = 16 << 20  # a disk reads on while a block is hashed and written
+_STEP = 4 << 20
 _DROP = 32 << 20
 _CANNOT_COPY = (errno.EXDEV, errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS, errno.EPERM, errno.EBADF, errno.EIO)
 
@@ -42,7 +45,8 @@ def run_shard(job: ShardJob) -> ShardResult:
     control, helpers = Control(deadline.current()), Helpers()
     targets = Targets(Path(job.root), job.targets, helpers, control)
     try:
-        return ShardPass(job, targets, BufferPool(*buffers_for(1), control), helpers, control).run()
+        result = ShardPass(job, targets, BufferPool(*buffers_for(1), control), helpers, control).run()
+        return replace(result, finished=tuple(targets.shard_done(job.targets)))
     finally:
         targets.close()
 
@@ -67,10 +71,10 @@ class ShardPass:
         self.sources: dict[str, int] = {}
         self.sha: FileHash | None = None
         self.errors: dict[str, dict[str, float]] = {}
-        self.dropped = 0
+        self.dropped = self.advised = 0
 
     def run(self) -> ShardResult:
-        """Read, write, hash.
+        """Read, write, hash; what was written is not on the disk yet, that is for `Targets.shard_done`.
 
         Raises:
             CheckFailed: the shard's SHA-256 is not the expected one.
@@ -104,8 +108,7 @@ class ShardPass:
                 f"{job.name}: SHA-256 is {digest}, but {job.expected} was recorded; the file changed or is damaged, "
                 "fetch it again (`day0 verify --rehash` tells which files are)"
             )
-        finished = self.targets.shard_done(job.targets)
-        return ShardResult(job.name, before, digest, self.errors, tuple(finished))
+        return ShardResult(job.name, before, digest, self.errors)
 
     def _states(self) -> dict[str, State]:
         return {name: state_of(os.fstat(descriptor)) for name, descriptor in self.sources.items()}
@@ -154,6 +157,7 @@ class ShardPass:
         while begin < end:
             self.control.check()
             until = min(end, (begin // size + 1) * size)
+            self._ahead(until)
             buffer = self.buffers.take()
             try:
                 view = buffer.view[: until - begin]
@@ -202,6 +206,7 @@ class ShardPass:
         for begin in range(first.begin, first.end, size):
             self.control.check()
             end = min(begin + size, first.end)
+            self._ahead(end)
             buffer = self.buffers.take() if size <= self.buffers.size else Buffer(size, None)
             try:
                 view = buffer.view[: end - begin]
@@ -231,6 +236,7 @@ class ShardPass:
         begin, offset = run.begin, run.target_offset
         while begin < run.end:
             self.control.check()
+            self._ahead(begin + _COPY)
             try:
                 count = os.copy_file_range(self.source, target, min(_COPY, run.end - begin), begin, offset)
             except OSError as error:
@@ -242,6 +248,13 @@ class ShardPass:
                 return
             begin, offset = begin + count, offset + count
             self.control.add(count)
+
+    def _ahead(self, position: int) -> None:
+        """Have the kernel read what comes after `position`, where it is not in memory."""
+        self.advised = max(self.advised, position)
+        while self.advised < min(position + _AHEAD, self.job.file_bytes):
+            os.posix_fadvise(self.source, self.advised, _STEP, os.POSIX_FADV_WILLNEED)
+            self.advised += _STEP
 
     def _drop(self, position: int) -> None:
         if position - self.dropped >= _DROP:

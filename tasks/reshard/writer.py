@@ -21,7 +21,7 @@ from day0 import deadline, progress
 from day0.checkpoint import Checkpoint
 from day0.errors import InputError
 from tasks.reshard.hashing import BufferPool, Control, Helpers, Stopped
-from tasks.reshard.jobs import FinishJob, ShardJob
+from tasks.reshard.jobs import FinishJob, ShardJob, ShardResult
 from tasks.reshard.journal import Journal
 from tasks.reshard.moves import shareable
 from tasks.reshard.reflink import supports_reflink
@@ -144,31 +144,36 @@ class _Run:
                 os.close(descriptor)
 
     def by_threads(self, count: int) -> None:
-        """Take the shards by threads of this process; those that find none left hash for the others."""
+        """Take the shards by threads of this process, `count` at once; others wait for the disk meanwhile.
+
+        Threads that find no shard left hash for those that have one.
+        """
         helpers, buffers = Helpers(), BufferPool(*buffers_for(count), self.control)
         targets = Targets(self.root, self.left.targets, helpers, self.control)
         waiting: deque[str | int] = deque([*self.left.without_shard(), *self.left.shards])
-        pending, lock = len(waiting), threading.Lock()
+        pending, lock, turns = len(waiting), threading.Lock(), threading.Semaphore(count)
         errors: list[BaseException] = []
+
+        def take(name: str) -> ShardResult:
+            job = self._job(name, self.left.targets)
+            return ShardPass(job, targets, buffers, helpers, self.control).run()
 
         def work() -> None:
             nonlocal pending
             try:
                 while True:
+                    with turns:
+                        with lock:
+                            if not waiting:
+                                break
+                            what = waiting.popleft()
+                        result = take(what) if isinstance(what, str) else None
+                    finished = targets.shard_done(self.left.reached[what] if isinstance(what, str) else [what])
                     with lock:
-                        if not waiting:
-                            break
-                        what = waiting.popleft()
-                    if isinstance(what, str):
-                        job = self._job(what, self.left.targets)
-                        result = ShardPass(job, targets, buffers, helpers, self.control).run()
-                        with lock:
-                            self.journal.add(result)
-                    else:
-                        finished = targets.shard_done([what])
-                        with lock:
+                        if result:
+                            self.journal.add(replace(result, finished=tuple(finished)))
+                        else:
                             self.journal.add_targets(finished)
-                    with lock:
                         pending -= 1
                         if not pending:
                             helpers.close()
@@ -179,7 +184,7 @@ class _Run:
                 self.control.stop()
                 helpers.close()
 
-        workers = [threading.Thread(target=work, name=f"reshard-{n}") for n in range(count if pending else 0)]
+        workers = [threading.Thread(target=work, name=f"reshard-{n}") for n in range(2 * count if pending else 0)]
         try:
             for worker in workers:
                 worker.start()

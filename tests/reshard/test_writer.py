@@ -26,6 +26,7 @@ from day0 import deadline
 from day0.errors import CheckFailed, InputError, StageTimeout
 from tasks.reshard import shard_pass, targets, writer
 from tasks.reshard.convert import registry
+from tasks.reshard.journal import Journal
 from tasks.reshard.partial import Partial, plan_key, resumable_folder
 from tasks.reshard.shard_pass import ShardPass
 from tasks.reshard.writer import Hashes, write_files
@@ -261,15 +262,23 @@ class Took:
         self.names: list[str] = []
         self.trouble: BaseException | None = None
         self.calm = 0
-        run = ShardPass.run
+        self.recorded = 0
+        run, add = ShardPass.run, Journal.add
+
+        def recorded(this: Journal, result: Any) -> None:
+            add(this, result)
+            self.recorded += 1
 
         def counted(this: ShardPass) -> Any:
             if self.trouble and len(self.names) >= self.calm:
+                while self.recorded < self.calm:  # others are still being synced
+                    time.sleep(0.001)
                 raise self.trouble
             self.names.append(this.job.name)
             return run(this)
 
         patch.setattr(ShardPass, "run", counted)
+        patch.setattr(Journal, "add", recorded)
 
 
 @pytest.fixture
@@ -358,7 +367,7 @@ def test_a_torn_last_line_of_the_journal_is_ignored(tmp_path: Path, took: Took, 
     journal = interrupt(case, tmp_path / "out", took, calm=2) / "journal"
     journal.write_bytes(journal.read_bytes()[:-tear])
     reshard(case, tmp_path / "out", threads=1)
-    assert took.names[0] in list(case.checkpoint.files)[1:3]
+    assert len(took.names) == (2 if tear == 1 else 3)  # a line without its newline is whole
     assert written(tmp_path / "out") == case.oracle
 
 

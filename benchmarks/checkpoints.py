@@ -1,0 +1,105 @@
+"""A checkpoint to measure with: Qwen3-MoE's names and proportions in bf16, of random bytes or of holes."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from pathlib import Path
+from typing import BinaryIO
+
+from day0.checkpoint import Checkpoint, open_checkpoint
+
+HIDDEN, INTERMEDIATE, HEADS, KV_HEADS, HEAD_DIM, EXPERTS, VOCAB = 2048, 768, 32, 4, 128, 32, 50_432
+SHARDS = 8
+LAYER_BYTES = 339_000_000  # about, with all its experts
+
+
+def make_checkpoint(root: Path, gigabytes: float, sparse: bool = False) -> Checkpoint:
+    """About `gigabytes` in 8 shards (8 layers, 843 tensors and 3.13 GB for 3.1); `sparse` ones take no space."""
+    root.mkdir(parents=True)
+    layers = max(1, round((gigabytes * 1e9 - 4 * HIDDEN * VOCAB) / LAYER_BYTES))
+    shapes = _shapes(layers)
+    total = sum(map(_nbytes, shapes.values()))
+    parts: list[dict[str, tuple[int, ...]]] = [{}]
+    done = 0
+    for name, shape in shapes.items():
+        if done >= total * len(parts) / SHARDS:
+            parts.append({})
+        parts[-1][name] = shape
+        done += _nbytes(shape)
+    weight_map = {}
+    for number, part in enumerate(parts, 1):
+        file = f"model-{number:05d}-of-{len(parts):05d}.safetensors"
+        weight_map |= dict.fromkeys(part, file)
+        with (root / file).open("wb") as shard:
+            _write(shard, part, sparse)
+    (root / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
+    (root / "config.json").write_text(json.dumps(_config(layers)))
+    return open_checkpoint(root)
+
+
+def _shapes(layers: int) -> dict[str, tuple[int, ...]]:
+    """In the order that the model's own shards have them: layer by layer."""
+    query, key = HEADS * HEAD_DIM, KV_HEADS * HEAD_DIM
+    layer: dict[str, tuple[int, ...]] = {
+        "self_attn.q_proj.weight": (query, HIDDEN),
+        "self_attn.k_proj.weight": (key, HIDDEN),
+        "self_attn.v_proj.weight": (key, HIDDEN),
+        "self_attn.o_proj.weight": (HIDDEN, query),
+        "self_attn.q_norm.weight": (HEAD_DIM,),
+        "self_attn.k_norm.weight": (HEAD_DIM,),
+        "mlp.gate.weight": (EXPERTS, HIDDEN),
+        "input_layernorm.weight": (HIDDEN,),
+        "post_attention_layernorm.weight": (HIDDEN,),
+    }
+    for expert in range(EXPERTS):
+        layer[f"mlp.experts.{expert}.gate_proj.weight"] = (INTERMEDIATE, HIDDEN)
+        layer[f"mlp.experts.{expert}.up_proj.weight"] = (INTERMEDIATE, HIDDEN)
+        layer[f"mlp.experts.{expert}.down_proj.weight"] = (HIDDEN, INTERMEDIATE)
+    shapes: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (VOCAB, HIDDEN)}
+    for number in range(layers):
+        shapes |= {f"model.layers.{number}.{name}": shape for name, shape in layer.items()}
+    return shapes | {"model.norm.weight": (HIDDEN,), "lm_head.weight": (VOCAB, HIDDEN)}
+
+
+def _config(layers: int) -> dict[str, object]:
+    return {
+        "architectures": ["Qwen3MoeForCausalLM"],
+        "model_type": "qwen3_moe",
+        "hidden_size": HIDDEN,
+        "intermediate_size": 6144,
+        "moe_intermediate_size": INTERMEDIATE,
+        "num_hidden_layers": layers,
+        "num_attention_heads": HEADS,
+        "num_key_value_heads": KV_HEADS,
+        "head_dim": HEAD_DIM,
+        "num_experts": EXPERTS,
+        "num_experts_per_tok": 8,
+        "norm_topk_prob": True,
+        "decoder_sparse_step": 1,
+        "mlp_only_layers": [],
+        "attention_bias": False,
+        "tie_word_embeddings": False,
+        "vocab_size": VOCAB,
+    }
+
+
+def _write(file: BinaryIO, tensors: dict[str, tuple[int, ...]], sparse: bool) -> None:
+    header, offset = {}, 0
+    for name, shape in tensors.items():
+        end = offset + _nbytes(shape)
+        header[name] = {"dtype": "BF16", "shape": list(shape), "data_offsets": [offset, end]}
+        offset = end
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    file.write(len(text).to_bytes(8, "little") + text)
+    if sparse:
+        file.truncate(8 + len(text) + offset)
+        return
+    while offset:
+        offset -= file.write(os.urandom(min(offset, 16 << 20)))
+
+
+def _nbytes(shape: tuple[int, ...]) -> int:
+    return 2 * math.prod(shape)
