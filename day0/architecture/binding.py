@@ -130,7 +130,9 @@ class _Binder:
     def _has_some(self, family: Family, chain: tuple[Include, ...]) -> bool:
         assert self.keys is not None
         names = [_here(rule.name, chain) for rule in family.tensors]
-        return any(normalised(name)[0] in self.keys for name in names if name is not None)
+        return any(normalised(name)[0] in self.keys for name in names if name is not None) or any(
+            self._has_some(load_family(include.family), (include, *chain)) for include in family.include
+        )
 
     def _stored(self, family: Family, chain: tuple[Include, ...], name: str, layers: frozenset[int]) -> bool:
         """Whether the checkpoint has a tensor of a layer set, by the rules for that set alone."""

@@ -106,13 +106,26 @@ def _listed(rule: LayerSet, config: Mapping[str, Any], layers: int) -> frozenset
 
 
 def look_up(config: Mapping[str, Any], path: str) -> Any:
-    """A value of a config by its key, with dots for keys of nested objects and places in lists; None where absent."""
+    """A value of a config by its key, with dots for keys of nested objects and places in lists; None where absent.
+
+    `*` stands for any key of an object whose entries agree.
+    """
     value: Any = config
     for part in path.split("."):
-        if isinstance(value, Mapping):
+        if part == "*" and isinstance(value, Mapping) and value:
+            value = _common(list(value.values()))
+        elif isinstance(value, Mapping):
             value = value.get(part)
         elif isinstance(value, list) and part.isdecimal() and int(part) < len(value):
             value = value[int(part)]
         else:
             return None
     return value
+
+
+def _common(values: list[Any]) -> Any:
+    """What all of some values are; of objects, the keys that all have with one value."""
+    first, *others = values
+    if isinstance(first, Mapping) and all(isinstance(other, Mapping) for other in others):
+        return {key: value for key, value in first.items() if all(other.get(key) == value for other in others)}
+    return first if all(other == first for other in others) else None
