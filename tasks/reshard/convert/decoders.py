@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from day0.safetensors_header import TensorInfo
 from tasks.reshard.convert import codes as c
 from tasks.reshard.convert import kernels
-from tasks.reshard.convert.scales import Read, ScaleGrid, unfit
+from tasks.reshard.convert.scales import Read, ScaleGrid, check_order, unfit
 from tasks.reshard.convert.scratch import scratch
 
 F32 = NDArray[np.float32]
@@ -168,7 +168,7 @@ class PackedColumns:
 
     GPTQ packs eight rows to a word, lowest bits first (int32 [K/8, N]); its files keep zero points less one
     (`zero_offset` 1), those of format gptq_v2 as they are. AWQ packs eight columns (int32 [K, N/8]), in the order
-    0, 2, 4, 6, 1, 3, 5, 7. What is decoded has to be transposed to become a weight.
+    0, 2, 4, 6, 1, 3, 5, 7. Without zero points all are 8. What is decoded has to be transposed to become a weight.
     """
 
     exact = False
@@ -199,9 +199,11 @@ class PackedColumns:
             if info.dtype not in dtypes or info.shape != shape or (role == "zero_point" and n % 8):
                 wanted = f"{' or '.join(dtypes)} {list(shape)}"
                 raise unfit(info, f"{role} of {info.dtype} {list(info.shape)}, expected {wanted}")
+        if "g_idx" in inputs:
+            number, info = inputs["g_idx"]
+            check_order(info, number, read, k, self.group)
 
     def scales(self, row: int, rows: int) -> tuple[F32, F32, I32]:
-        self._check_order(row, rows)
         n = self.shape[1]
         index = np.arange(row, row + rows) // self.group
         first, last = int(index[0]), int(index[-1])
@@ -228,15 +230,6 @@ class PackedColumns:
             kernels.packed_columns(words, AWQ_ORDER, zeros, _readonly(values), index, out)
         else:
             kernels.packed_rows(words, zeros, _readonly(values), index, out)
-
-    def _check_order(self, row: int, rows: int) -> None:
-        if "g_idx" in self.inputs:
-            number, info = self.inputs["g_idx"]
-            item = {"I32": 4, "I64": 8}[info.dtype]
-            data = self.read(number, row * item, (row + rows) * item)
-            stored = np.frombuffer(data, np.int32 if item == 4 else np.int64)
-            if not np.array_equal(stored, np.arange(row, row + rows) // self.group):
-                raise unfit(info, "its rows are not in the order of their groups (desc_act): this is not supported")
 
 
 def _matrix(tensor: TensorInfo, shape: tuple[int, ...]) -> tuple[int, ...]:

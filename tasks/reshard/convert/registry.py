@@ -6,9 +6,10 @@
     mxfp4_dequant     U8 or I8 pairs [.., N, K/2], or   scale                         the same
                       [.., N, K/32, 16] (gpt-oss)
     nvfp4_dequant     U8 pairs [.., N, K/2]             scale, scale_2                the same
-    int4_dequant      I32 [.., N, ceil(K x bits / 32)]  scale, [zero_point], [shape]  the same
-    gptq_dequant      I32 [K/8, N]                      scale, zero_point, [g_idx]    the same, [N, K]
-    awq_dequant       I32 [K, N/8]                      scale, zero_point             the same, [N, K]
+    int4_dequant      I32 [.., N, ceil(K x bits / 32)]  scale, [zero_point], [shape], the same
+                                                        [g_idx]
+    gptq_dequant      I32 [K/8, N]                      scale, [zero_point], [g_idx]  the same, [N, K]
+    awq_dequant       I32 [K, N/8]                      scale, [zero_point]           the same, [N, K]
     cast              BF16, F16 or F32                                                the same
     int8_quant        BF16, F16 or F32 [.., N, K]                                     I8, scale [.., N, 1]
     fp8_block_quant   the same                                                        F8_E4M3, scale per block
@@ -27,9 +28,9 @@ Parameters, all optional unless said otherwise:
     segments       fp8, int8: rows of fused parts that were quantised by themselves
     group_size     mxfp4 (32), nvfp4 (16), int4, gptq, awq: elements that share a scale; by default from the shapes
     scale_format   "e8m0" or "float": checked against the scales' dtype (U8 and F8_E8M0 are e8m0)
-    global_scale   nvfp4: "multiply" (modelopt's weight_scale_2, default) or "divide" (compressed-tensors'
-                   weight_global_scale)
-    bits           int4: 4 (default) or 8
+    global_scale   nvfp4: "multiply" (modelopt's weight_scale_2) or "divide" (compressed-tensors' weight_global_scale);
+                   by default from the name of the tensor
+    bits           int4: 4 or 8; by default from the shapes
     zero_offset    gptq: 1 (default), or 0 for checkpoint_format gptq_v2
     quant_block    fp8_block_quant: (128, 128)
     quant_scale    fp8_block_quant: "ue8m0" for powers of two; implied where the scales are stored as F8_E8M0 or U8

@@ -126,6 +126,20 @@ def packed_zero_points(
     return zeros
 
 
+def check_order(tensor: TensorInfo, number: int, read: Read, k: int, group: int) -> None:
+    """The group of each input feature must be that of its place, or not said (-1 throughout).
+
+    Raises:
+        InputError: it is not: the weight was quantised in an order of its own (desc_act, actorder).
+    """
+    types = {"I32": np.int32, "I64": np.int64}
+    if tensor.dtype not in types or tensor.shape != (k,):
+        raise unfit(tensor, f"{tensor.dtype} {list(tensor.shape)} cannot hold the groups of {k} input features")
+    stored = np.frombuffer(read(number, 0, tensor.nbytes), types[tensor.dtype])
+    if not (np.array_equal(stored, np.arange(k) // group) or (stored == -1).all()):
+        raise unfit(tensor, "its groups are not in the order of the columns (desc_act), which is not supported")
+
+
 def check_weight_shape(tensor: TensorInfo, number: int, read: Read, shape: tuple[int, ...]) -> None:
     """compressed-tensors' weight_shape must say what the packed weight's own shape says.
 

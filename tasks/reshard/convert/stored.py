@@ -72,27 +72,32 @@ def _nvfp4(conversion: Conversion, others: Inputs, tensor: TensorInfo, read: Rea
         raise unfit(tensor, f"rows of {shape[-1]} codes are not whole groups of {group}")
     grid = scales.ScaleGrid(*_scale(others, read), tensor, shape, (1, group), allow="zero")
     number, second = others["scale_2"]
-    divide = {"multiply": False, "divide": True}[conversion.parameter("global_scale", "multiply")]
+    # compressed-tensors' weight_global_scale is the reciprocal of modelopt's weight_scale_2
+    by_name = "divide" if second.name.endswith("global_scale") else "multiply"
+    divide = {"multiply": False, "divide": True}[conversion.parameter("global_scale", by_name)]
     combine = scales.scale_factor(second, number, read, shape, divide)
     return decoders.FP4(tensor, shape, grid, combine)
 
 
 def _int4(conversion: Conversion, others: Inputs, tensor: TensorInfo, read: Read, by_rows: bool) -> Decoder:
     _packed(tensor, ("I32",))
-    bits = conversion.parameter("bits", 4)
-    if bits not in (4, 8):
-        raise unfit(tensor, f"packed integers of {bits} bits are not supported, only of 4 and 8")
     transposed = conversion.name.endswith("+transpose")
     shape = conversion.outputs[0][1]  # the packed one is padded to whole words
     shape = (*shape[:-2], shape[-1], shape[-2]) if transposed else shape
-    words = -(-shape[-1] * bits // 32) if shape else 0
-    if len(shape) < 2 or tensor.shape != (*shape[:-1], words):
-        raise unfit(tensor, f"packed as {list(tensor.shape)}, it cannot be a weight of {list(shape)}")
+    said = conversion.parameter("bits")
+    fitting = [bits for bits in (4, 8) if tensor.shape == (*shape[:-1], -(-shape[-1] * bits // 32))]
+    if said not in (None, *fitting) or not fitting:
+        what = "packed in 4 or 8 bits" if said is None else f"packed in {said} bits (4 and 8 are supported)"
+        raise unfit(tensor, f"stored as {list(tensor.shape)}, it cannot be a weight of {list(shape)} {what}")
+    bits = said or fitting[0]
     scale = others["scale"][1]
     group = conversion.parameter("group_size") or _group(shape[-1], scale, len(shape))
     if group < 0 or scale.shape[-1:] == (1,):
         group = shape[-1]
     grid = scales.ScaleGrid(*_scale(others, read), tensor, shape, (1, group), allow="any")
+    if "g_idx" in others:
+        number, order = others["g_idx"]
+        scales.check_order(order, number, read, shape[-1], group)
     if "shape" in others:
         number, stored = others["shape"]
         scales.check_weight_shape(stored, number, read, shape)
@@ -107,7 +112,12 @@ def _columns(awq: bool) -> MakeDecoder:
     def make(conversion: Conversion, others: Inputs, tensor: TensorInfo, read: Read, by_rows: bool) -> Decoder:
         zero_offset = 0 if awq else conversion.parameter("zero_offset", 1)
         group = conversion.parameter("group_size")
-        return decoders.PackedColumns(tensor, others, read, awq=awq, zero_offset=zero_offset, group_size=group)
+        decoder = decoders.PackedColumns(tensor, others, read, awq=awq, zero_offset=zero_offset, group_size=group)
+        k, n = decoder.shape
+        if (n, k) != conversion.outputs[0][1]:
+            planned = list(conversion.outputs[0][1])
+            raise unfit(tensor, f"with 4 bits (others are not supported) it is a weight of {[n, k]}, not of {planned}")
+        return decoder
 
     return make
 
@@ -129,9 +139,9 @@ _ROLES: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "int8_dequant": (("scale",), ()),
     "mxfp4_dequant": (("scale",), ()),
     "nvfp4_dequant": (("scale", "scale_2"), ()),
-    "int4_dequant": (("scale",), ("zero_point", "shape")),
-    "gptq_dequant": (("scale", "zero_point"), ("g_idx",)),
-    "awq_dequant": (("scale", "zero_point"), ()),
+    "int4_dequant": (("scale",), ("zero_point", "shape", "g_idx")),
+    "gptq_dequant": (("scale",), ("zero_point", "g_idx")),
+    "awq_dequant": (("scale",), ("zero_point",)),
 }
 
 

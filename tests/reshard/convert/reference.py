@@ -92,6 +92,7 @@ class Case:
         **given: Any,
     ) -> None:
         names = ["layer.weight", *(f"layer.input_{number}" for number in range(1, len(inputs)))]
+        names = given.pop("names", names)
         self.inputs = tuple(tensor(n, dtype, shape) for n, (dtype, shape, _) in zip(names, inputs, strict=True))
         self.data = [data for _, _, data in inputs]
         for info, data in zip(self.inputs, self.data, strict=True):

@@ -214,10 +214,22 @@ def test_nvfp4(how: str, lead: tuple[int, ...], seconds: tuple[int, ...]) -> Non
         global_scale=how,
     )
     groups = VALUES["F8_E4M3"][group_codes].astype(np.float32)
-    wide = second.reshape(-1, *[1] * len(lead), 1) if lead else second
+    wide = second.reshape(-1, 1, 1) if lead else second
     scales = groups / wide if how == "divide" else groups * wide  # single precision: the first rounding
     wanted = expected(VALUES["FP4"][codes], scales.astype(float).repeat(16, axis=-1), "BF16")
     assert case.run() == case.run([2]) == [wanted]
+
+
+def test_nvfp4_tells_the_two_second_scales_apart_by_name() -> None:
+    inputs = [
+        ("U8", (1, 8), b"\x22" * 8),
+        ("F8_E4M3", (1, 1), b"\x38"),
+        ("F32", (1,), np.float32(4).tobytes()),
+    ]  # 1 x 1
+    for ending, wanted in (("weight_scale_2", 4.0), ("weight_global_scale", 0.25)):
+        names = ["w.weight", "w.weight_scale", f"w.{ending}"]
+        [out] = Case("nvfp4_dequant", inputs, [("BF16", (1, 16))], names=names).run()
+        assert loaded(out, "BF16").tolist() == [wanted] * 16
 
 
 @pytest.mark.parametrize("scale_dtype", ["BF16", "F16", "F32"])
@@ -304,9 +316,11 @@ def test_gptq(zero_offset: int, with_order: bool) -> None:
     zeros = (points + zero_offset).repeat(group, axis=0)
     assert case.run() == [expected((codes - zeros).astype(float).T, scales.repeat(group, axis=0).T, "BF16")]
     if with_order:
-        case.data[3] = np.flip(np.arange(k, dtype=np.int32) // group).tobytes()
+        inputs[3] = ("I32", (k,), np.flip(np.arange(k, dtype=np.int32) // group).tobytes())
         with pytest.raises(InputError, match=r"'layer.input_3'.*desc_act"):
-            case.run()
+            Case("gptq_dequant", inputs, [("BF16", (n, k))])
+    symmetric = Case("gptq_dequant", inputs[:2], [("BF16", (n, k))])
+    assert symmetric.run() == [expected(codes.T - 8.0, scales.repeat(group, axis=0).T, "BF16")]
 
 
 def test_awq() -> None:
@@ -399,11 +413,19 @@ def test_a_value_too_large_for_the_target_is_named_or_kept() -> None:
         ("mxfp4_dequant", [("U8", (4, 24)), ("U8", (4, 2))], (4, 48), {}, "whole groups of 32"),
         ("int4_dequant", [("I32", (4, 8)), ("F32", (4, 3))], (4, 64), {}, "do not divide"),
         ("int4_dequant", [("I32", (4, 8)), ("F32", (4, 2))], (4, 72), {}, "cannot be a weight"),
-        ("int4_dequant", [("I32", (4, 6)), ("F32", (4, 2))], (4, 64), {"bits": 3}, "3 bits are not supported"),
+        ("int4_dequant", [("I32", (4, 6)), ("F32", (4, 2))], (4, 64), {"bits": 3}, "packed in 3 bits"),
         ("nvfp4_dequant", [("U8", (4, 8)), ("U8", (4, 1)), ("F32", ())], (4, 16), {}, "F8_E4M3 is expected"),
         ("gptq_dequant", [("I32", (4, 8)), ("F16", (2, 8)), ("I32", (3, 1))], (8, 32), {}, "zero_point of I32"),
         ("gptq_dequant", [("I32", (4, 4)), ("F16", (2, 4)), ("I32", (2, 0))], (4, 32), {}, "zero_point of I32"),
         ("gptq_dequant", [("I32", (1, 8)), ("F16", (64, 8)), ("I32", (64, 1))], (8, 8), {}, "scale of F16"),
+        ("gptq_dequant", [("I32", (2, 8)), ("F16", (1, 8))], (8, 8), {}, "with 4 bits"),
+        (
+            "int4_dequant",
+            [("I32", (4, 8)), ("F32", (4, 2)), ("I32", (64,))],
+            (4, 64),
+            {"roles": ("scale", "g_idx")},
+            "desc_act",
+        ),
         ("awq_dequant", [("I32", (4, 1)), ("I32", (1, 8)), ("I32", (1, 1))], (8, 4), {}, "scale of I32"),
         ("mxfp4_dequant", [("U8", (4, 12)), ("U8", (4, 1))], (4, 24), {"group_size": 24}, "groups of 24 codes"),
     ],

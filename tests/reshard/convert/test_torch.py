@@ -79,3 +79,18 @@ def test_nvfp4_and_int4_as_their_libraries_compute() -> None:
     inputs = [("I32", (32, 8), packed.tobytes()), ("BF16", (32, 2), scales16.view(torch.uint8).numpy().tobytes())]
     [found] = Case("int4_dequant", inputs, [("BF16", (32, 64))]).run()
     assert torch.equal(torch.frombuffer(bytearray(found), dtype=torch.bfloat16).view(32, 64), wanted)
+
+
+def test_mxfp4_experts_as_transformers_reads_them() -> None:
+    import torch
+    from transformers.integrations.mxfp4 import convert_moe_packed_tensors
+
+    rng = np.random.default_rng(4)
+    blocks, scales = (
+        rng.integers(0, 256, (3, 6, 4, 16)).astype(np.uint8),
+        rng.integers(110, 140, (3, 6, 4)).astype(np.uint8),
+    )
+    wanted = convert_moe_packed_tensors(torch.from_numpy(blocks.copy()), torch.from_numpy(scales.copy()))
+    inputs = [("U8", blocks.shape, blocks.tobytes()), ("U8", scales.shape, scales.tobytes())]
+    [found] = Case("mxfp4_dequant+transpose", inputs, [("BF16", (3, 128, 6))]).run()
+    assert torch.equal(torch.frombuffer(bytearray(found), dtype=torch.bfloat16).view(3, 128, 6), wanted)
