@@ -48,11 +48,18 @@ _DISGUISES = (
     (b"version https://git-lfs", "a git-LFS pointer: the weights themselves were never fetched (git lfs pull)"),
     (b"<!doctype", "an HTML page, such as a server's error page: fetch the file again"),
     (b"<html", "an HTML page, such as a server's error page: fetch the file again"),
+    (b"<?xml", "an XML text, such as a storage server's error: fetch the file again"),
+    (b'{"', "a JSON text, such as a server's error: fetch the file again"),
     (b"pk\x03\x04", "a zip archive, as torch.save writes it (pickle inside): it is not loaded"),
-    (b"\x80\x02", "a Python pickle: it is not loaded"),
-    (b"\x80\x04", "a Python pickle: it is not loaded"),
+    (b"\x1f\x8b", "a gzip archive"),
+    (b"(\xb5/\xfd", "a zstd archive"),
+    (b"\xfd7zxz", "an xz archive"),
+    (b"\x89hdf", "an HDF5 file"),
+    (b"\x93numpy", "a NumPy array file"),
     (b"gguf", "a GGUF file"),
+    *((bytes([0x80, protocol]), "a Python pickle: it is not loaded") for protocol in range(2, 6)),
 )
+_TEXT = frozenset(range(32, 127)) | {9, 10, 13}
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +150,8 @@ def header_length(start: bytes, file_bytes: int) -> int:
         for magic, what in _DISGUISES:
             if start.lstrip().lower().startswith(magic):
                 raise HeaderFault("header", None, f"this is {what}")
+        if start and _TEXT.issuperset(start):
+            raise HeaderFault("header", None, f"this is a text that begins with {start[:40].decode()!r}")
     if file_bytes == 0:
         raise HeaderFault("header", None, "the file is empty")
     if file_bytes < 8 or len(start) < 8:

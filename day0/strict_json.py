@@ -50,8 +50,9 @@ def read_capped(path: Path, limit: int) -> bytes:
         NotRegular, OSError: as `open_regular`.
     """
     with os.fdopen(open_regular(path), "rb") as file:
-        data = file.read(limit + 1)
-    if len(data) > limit:
+        too_large = os.fstat(file.fileno()).st_size > limit
+        data = b"" if too_large else file.read(limit + 1)
+    if too_large or len(data) > limit:
         raise JsonFault(f"is larger than the {limit:,} bytes that are accepted for such a file")
     return data
 

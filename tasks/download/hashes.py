@@ -33,9 +33,12 @@ def hash_file(path: Path, *, rehash: bool = False, progress: Callable[[int], Non
         buffer = bytearray(_BLOCK)
         view = memoryview(buffer)
         os.posix_fadvise(reading.descriptor, 0, 0, os.POSIX_FADV_SEQUENTIAL)
-        while count := os.readv(reading.descriptor, [buffer]):
+        done = 0
+        # No further than its size, or the reader of a file that someone appends to might never arrive at its end.
+        while done <= reading.stat.st_size and (count := os.readv(reading.descriptor, [buffer])):
             digest.update(view[:count])
             progress(count)
+            done += count
         return reading.record(digest.hexdigest())
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from day0.artifacts.snapshot import Fault, FaultKind
-from day0.checkpoint import PathFault, locate, shown, unsafe_name
+from day0.checkpoint import SINGLE, PathFault, locate, shown, unsafe_name
 from tasks.download.pickles import hostile_calls
 
 #: Folders of tools, which are no part of a release.
@@ -101,7 +101,8 @@ def _one(root: Path, name: str, indexed: set[str], listing: Listing) -> None:
         else:
             listing.warning("unsafe_file", name, "a format that can run code when loaded; day0 does not load it")
     elif name.endswith(".safetensors") and name not in indexed:
-        listing.warning("extra_tensor", name, "no index names this file; it is not used")
+        instead = "; transformers would load it in place of those that are named" if name == SINGLE else ""
+        listing.warning("extra_tensor", name, f"no index names this file; it is not used{instead}")
     if name in indexed and status.st_blocks * 512 < status.st_size // 2:
         allocated = f"{status.st_blocks * 512:,} of its {status.st_size:,} bytes"
         listing.warning("size", name, f"only {allocated} are on the disk: holes read as zeros")

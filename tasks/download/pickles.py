@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import lzma
 import pickletools
 import zipfile
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
@@ -17,6 +19,10 @@ _HOSTILE_MODULES = {
     "socket", "ssl", "subprocess", "sys", "tempfile", "timeit", "urllib", "webbrowser",
 }  # fmt: skip
 _HOSTILE_BUILTINS = {"eval", "exec", "compile", "open", "getattr", "setattr", "__import__", "breakpoint", "input"}
+#: What zipfile and its decompressors raise on archives that are none.
+_UNREADABLE = (
+    zipfile.BadZipFile, NotImplementedError, EOFError, RuntimeError, ValueError, OSError, zlib.error, lzma.LZMAError,
+)  # fmt: skip
 _BUILTIN_MODULES = {"builtins", "__builtin__", "__builtins__"}
 
 
@@ -31,7 +37,7 @@ def hostile_calls(path: Path) -> list[str]:
                         if member.filename.endswith(".pkl") and not member.flag_bits & 1:
                             with archive.open(member) as data:
                                 found.extend(_hostile(data))
-            except (zipfile.BadZipFile, NotImplementedError, EOFError):
+            except _UNREADABLE:
                 pass  # an archive that cannot be read cannot be loaded either
         else:
             file.seek(0)

@@ -26,6 +26,10 @@ _SAFETY: tuple[FaultKind, ...] = ("unsafe_path", "not_regular", "unsafe_file")
 _PRESENCE: tuple[FaultKind, ...] = ("missing_shard", "incomplete_download")
 
 
+#: How the files of a tokenizer end that do not begin with `tokenizer`.
+_TOKENIZERS = (".tiktoken", "tiktoken.model", "tekken.json", "vocab.json", "vocab.txt", "spiece.model", "bpe.model")
+
+
 class VerifyReport(Frozen):
     """What was found in a model folder. Deterministic: the same content gives the same report."""
 
@@ -102,7 +106,7 @@ def verify_folder(
     config, about_config = _config(root, listing)
     pairs = unpaired(found.tensors, stated_block(config), found.absent)
     faults = [*found.faults, *pairs, *about_config.faults, *listing.faults]
-    warnings = [*_about_index(found), *about_config.warnings, *listing.warnings]
+    warnings = [*_about_index(found, listing), *about_config.warnings, *listing.warnings]
     digests: dict[str, str] = {}
     checked = 0
     signature = signature or find_signature(root)
@@ -217,20 +221,27 @@ def _hash(root: Path, names: list[str], rehash: bool, faults: list[Fault]) -> di
     return digests
 
 
-def _about_index(found: Examination) -> list[Fault]:
+def _about_index(found: Examination, listing: Listing) -> list[Fault]:
     """`total_size` is advisory: publishers leave it out, or forget it when they change the weights."""
+    warnings = [
+        Fault(kind="index", file=name, detail=f"another index; {found.index or 'none'} is the one that is used")
+        for name in sorted(listing.files)
+        if name.endswith(".safetensors.index.json") and name != found.index
+    ]
     if found.index is None or found.total_size is None or found.faults:
-        return []
+        return warnings
     size = sum(tensor.nbytes for tensor in found.tensors.values())
-    if type(found.total_size) in (int, float) and found.total_size == size:
-        return []
-    detail = f"its total_size is {str(found.total_size)[:40]}, the tensors have {size:,} bytes"
-    return [Fault(kind="index", file=found.index, detail=detail)]
+    if type(found.total_size) not in (int, float) or found.total_size != size:
+        detail = f"its total_size is {str(found.total_size)[:40]}, the tensors have {size:,} bytes"
+        warnings.append(Fault(kind="index", file=found.index, detail=detail))
+    return warnings
 
 
 def _config(root: Path, listing: Listing) -> tuple[dict[str, Any], Listing]:
     """The config (empty where there is none that can be read), and what is to be said about it."""
     about = Listing()
+    if not any(name.startswith("tokenizer") or name.endswith(_TOKENIZERS) for name in listing.files):
+        about.warning("index", "tokenizer.json", "there is no tokenizer: the model cannot be given text")
     if "config.json" not in listing.files:
         about.warning("index", "config.json", "it is missing: the model cannot be profiled")
         return {}, about

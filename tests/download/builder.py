@@ -28,7 +28,7 @@ def shard(tensors: dict[str, tuple[str, list[int], int]]) -> bytes:
 
 
 def release(root: Path, shards: dict[str, dict[str, tuple[str, list[int], int]]], **index: Any) -> Path:
-    """A folder with these shards, a config and an index; `index` replaces entries of it."""
+    """A folder with these shards, a config, a tokenizer and an index; `index` replaces entries of it."""
     root.mkdir(parents=True, exist_ok=True)
     for file, tensors in shards.items():
         (root / file).write_bytes(shard(tensors))
@@ -36,6 +36,7 @@ def release(root: Path, shards: dict[str, dict[str, tuple[str, list[int], int]]]
     content = {"metadata": {}, "weight_map": placed} | index
     (root / "model.safetensors.index.json").write_text(json.dumps(content))
     (root / "config.json").write_text('{"model_type": "llama"}')
+    (root / "tokenizer.model").write_bytes(b"")
     return root
 
 

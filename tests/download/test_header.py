@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import string
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 from safetensors import safe_open
 from safetensors.numpy import save_file
 
-from day0.safetensors_header import HeaderFault, examine, parse, read_header
+from day0.safetensors_header import DTYPE_BITS, HeaderFault, examine, parse, read_header
 from tests.download.builder import entry, raw, shard
 
 BIG = 2**62
@@ -37,6 +38,17 @@ MALFORMED = {
     "nested 100000 deep": (raw(b'{"a":' + b"[" * 100_000 + b"]" * 100_000 + b"}"), "header", None, "deeply"),
     "NaN": (raw(b'{"a": NaN}'), "header", None, "NaN"),
     "a number of 5000 digits": (raw(b'{"a": ' + b"9" * 5000 + b"}"), "header", None, "not JSON"),
+    "nested 5000 deep": (raw(b'{"a":' + b"[" * 5000 + b"]" * 5000 + b"}"), "header", None, "deeply"),
+    "nested 5000 deep, objects": (raw(b'{"a":' * 5000 + b"1" + b"}" * 5000), "header", None, "deeply"),
+    "HTML page, spaces first": (b"\n\n <HTML><body>403</body></html>", "header", None, "HTML"),
+    "XML error": (b'<?xml version="1.0"?><Error><Code>AccessDenied</Code></Error>', "header", None, "XML"),
+    "JSON error": (b'{"error":"Repository not found"}', "header", None, "JSON text"),
+    "text": (b"Entry not found", "header", None, "'Entry not found'"),
+    "short text": (b"x\n", "header", None, "text"),
+    "gzip": (b"\x1f\x8b\x08" + bytes(60), "header", None, "gzip"),
+    "GGUF": (b"GGUF\x03\0\0\0" + bytes(60), "header", None, "GGUF"),
+    "HDF5": (b"\x89HDF\r\n\x1a\n" + bytes(60), "header", None, "HDF5"),
+    "pickle, protocol 5": (b"\x80\x05\x95\x10" + bytes(60), "header", None, "pickle"),
     "HTML page": (b"<!DOCTYPE html><html>502 Bad Gateway</html>", "header", None, "HTML"),
     "git-LFS pointer": (b"version https://git-lfs.github.com/spec/v1\noid sha256:1\n", "header", None, "git-LFS"),
     "zip": (b"PK\x03\x04" + bytes(60), "header", None, "zip"),
@@ -66,6 +78,11 @@ MALFORMED = {
         raw(b"{" + HALF + b"," + HALF.replace(b"F16", b"BF16") + b"}", b"xx"),
         "duplicate_tensor", "a", "twice",
     ),
+    "name twice, another range": (
+        raw(b"{" + HALF + b"," + HALF.replace(b"[0,2]", b"[2,4]") + b"}", b"xxxx"),
+        "duplicate_tensor", "a", "twice",
+    ),
+    "name twice, the same": (raw(b"{" + HALF + b"," + HALF + b"}", b"xx"), "duplicate_tensor", "a", "twice"),
     "name twice by escape": (
         raw(b"{" + HALF + b"," + HALF.replace(b'"a"', b'"\\u0061"') + b"}", b"xx"),
         "duplicate_tensor", "a", "twice",
@@ -79,6 +96,22 @@ MALFORMED = {
     "missing field": (raw({"a": {"dtype": "U8", "shape": []}}, b"x"), "header", "a", "data_offsets"),
     "entry is no object": (raw({"a": 7}), "header", "a", "object"),
     "metadata holds a number": (raw({"__metadata__": {"x": 1}}), "header", None, "strings"),
+    "metadata key twice": (raw(b'{"__metadata__":{"a":"1","a":"2"}}'), "header", None, "'a' twice"),
+    "metadata as a tensor": (raw({"__metadata__": entry(0, 1)}, b"x"), "header", None, "strings"),
+    "33 dimensions": (raw({"a": entry(0, 1, "U8", [1] * 33)}, b"x"), "layout", "a", "at most 32"),
+    "number with a leading zero": (
+        raw(b'{"a":{"dtype":"U8","shape":[01],"data_offsets":[0,1]}}', b"x"), "header", None, "not JSON",
+    ),
+    "comma behind the last": (
+        raw(b'{"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},}', b"x"), "header", None, "not JSON",
+    ),
+    "two objects": (raw(b"{}{}"), "header", None, "not JSON"),
+    "digits of another script": (
+        raw('{"a":{"dtype":"U8","shape":[١],"data_offsets":[0,1]}}'.encode(), b"x"), "header", None, "not JSON",
+    ),
+    "exponent as offset": (
+        raw(b'{"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1e0]}}', b"x"), "layout", "a", "whole numbers",
+    ),
     "metadata is a list": (raw({"__metadata__": []}), "header", None, "strings"),
     "empty name": (raw({"": entry(0, 1)}, b"x"), "name", "", "empty"),
     "NUL in a name": (raw({"a\0b": entry(0, 1)}, b"x"), "name", "a\\x00b", "control"),
@@ -106,6 +139,17 @@ SOUND = {
     "scalar": shard({"a": ("F32", [], 4)}),
     "empty tensor between": raw({"a": entry(0, 4), "e": entry(4, 4), "b": entry(4, 8)}, bytes(8)),
     "sub-byte dtypes": shard({"a": ("F4", [2], 1), "b": ("F6_E2M3", [4], 3), "c": ("F8_E8M0", [1], 1)}),
+    "all that the format knows": shard({d: (d, [8], DTYPE_BITS[d]) for d in DTYPE_BITS}),
+    "boolean of 7, NaN": raw({"a": entry(0, 1, "BOOL"), "b": entry(1, 5, "F32", [1])}, b"\x07\xff\xff\xff\xff"),
+    "name like a path": shard({"../../x": ("U8", [1], 1)}),
+    "no tensors": raw({"__metadata__": {"format": "pt"}}),
+    "nothing at all": raw({}),
+    "metadata empty": raw({"__metadata__": {}, "a": entry(0, 1)}, b"x"),
+    "metadata behind, with braces": raw({"a": entry(0, 1), "__metadata__": {"a": "{}", "b": '"'}}, b"x"),
+    "names in other scripts": shard({"層.0.重み": ("U8", [1], 1), "é": ("U8", [2], 2)}),
+    "escapes": raw(b'{"\\u0061\\/b":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}}', b"x"),
+    "another order of fields": raw(b'{"a":{"data_offsets":[0,1],"shape":[ 1 ],"dtype":"U8"}}', b"x"),
+    "32 dimensions, one of 0": raw({"a": entry(0, 0, "U8", [0] + [1] * 31)}),
     "640 bytes of header, as a pickle begins": raw(b"{}".ljust(640), b""),
 }
 
@@ -128,6 +172,26 @@ def test_a_fifo_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "m.safetensors")
     with pytest.raises(HeaderFault, match="FIFO"):
         read_header(tmp_path / "m.safetensors")
+
+
+def test_a_folder_or_a_device_is_not_read(tmp_path: Path) -> None:
+    for path, what in ((tmp_path, "folder"), (Path("/dev/zero"), "character device")):
+        with pytest.raises(HeaderFault, match=what) as caught:
+            read_header(path)
+        assert caught.value.kind == "not_regular"
+
+
+def test_both_readers_agree(tmp_path: Path) -> None:
+    """The usual spelling, which is read in one go, and the same header spelled otherwise."""
+    entries = {f"layers.{i}.w": entry(4 * i, 4 * i + 4, "F32", [1]) for i in range(50)}
+    usual, other = json.dumps(entries).encode(), json.dumps(entries, indent=1).encode()
+    one, two = (parse(text, 8 + len(text) + 200, "m") for text in (usual, other))
+    assert one[1] == two[1] == []
+    assert one[0]
+    assert two[0]
+    shift = two[0].data_start - one[0].data_start
+    moved = {n: replace(t, begin=t.begin + shift, end=t.end + shift) for n, t in one[0].tensors.items()}
+    assert moved == two[0].tensors
 
 
 def test_too_many_tensors_are_refused_before_they_are_parsed() -> None:

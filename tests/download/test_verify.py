@@ -15,6 +15,8 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from day0.checkpoint import open_checkpoint, read_config
 from day0.errors import InputError
@@ -23,6 +25,7 @@ from day0.verdict import Verdict
 from flows.cli import cli
 from tasks.download.folder import take_folder
 from tasks.download.manifest import Expected, Manifest, read_manifest, recorded
+from tasks.download.pickles import hostile_calls
 from tasks.download.verify import VerifyReport, verify_folder
 from tests.download.builder import entry, raw, release, shard, two_shards
 
@@ -142,6 +145,57 @@ FAULTY: dict[str, tuple[Callable[[Path], object], str, str | None, str | None]] 
     "weights in a pickle": (place("a.weight", "pytorch_model.bin"), "unsafe_file", "pytorch_model.bin", "a.weight"),
     "hostile pickle": (write("x.pkl", pickle.dumps(Hostile())), "unsafe_file", "x.pkl", None),
     "hostile archive": (hostile_archive, "unsafe_file", "pytorch_model.bin", None),
+    "index is larger than is accepted": (lambda r: os.truncate(r / INDEX, 1 << 30), "index", INDEX, None),
+    "index is an array": (write(INDEX, "[]"), "index", INDEX, None),
+    "index is not UTF-8": (write(INDEX, b'{"weight_map": {"\xff": "x"}}'), "index", INDEX, None),
+    "index nested 5000 deep": (write(INDEX, '{"weight_map":' + "[" * 5000), "index", INDEX, None),
+    "index is a FIFO": (lambda r: ((r / INDEX).unlink(), os.mkfifo(r / INDEX)), "not_regular", INDEX, None),
+    "index links outside": (
+        lambda r: ((r / INDEX).rename(r.parent / "i.json"), (r / INDEX).symlink_to("../i.json")),
+        "unsafe_path", INDEX, None,
+    ),
+    "empty name in the index": (place("", TWO), "name", INDEX, ""),
+    "half a surrogate in the index": (
+        write(INDEX, '{"weight_map": {"\\ud800": "x.safetensors"}}'), "name", INDEX, "\\ud800",
+    ),
+    "empty file name": (place("a.weight", ""), "unsafe_path", "", None),
+    "a dot in the path": (place("a.weight", "./x.safetensors"), "unsafe_path", "./x.safetensors", None),
+    "drive letter": (place("a.weight", "C:x.safetensors"), "unsafe_path", "C:x.safetensors", None),
+    "parent folder, deep": (place("a.weight", "x/../../y.safetensors"), "unsafe_path", "x/../../y.safetensors", None),
+    "device": (
+        lambda r: ((r / TWO).unlink(), (r / TWO).symlink_to("/dev/zero")), "unsafe_path", TWO, None,
+    ),
+    "loop of links": (lambda r: ((r / TWO).unlink(), (r / TWO).symlink_to(TWO)), "not_regular", TWO, None),
+    "folder links outside": (
+        lambda r: ((r.parent / "o").mkdir(), (r / "sub").symlink_to("../o"), place("a.weight", "sub/x.safetensors")(r)),
+        "missing_shard", "sub/x.safetensors", None,
+    ),
+    "one shard under two names": (
+        lambda r: (os.link(r / ONE, r / "x.safetensors"), place("e.weight", "x.safetensors")(r)),
+        "duplicate_tensor", "x.safetensors", "a.weight",
+    ),
+    "tensor in two shards, in no index": (
+        lambda r: [
+            (r / file).write_bytes(shard(dict.fromkeys([*names, "ghost"], VECTOR)))
+            for file, names in ((ONE, ["a.weight", "b.weight"]), (TWO, ["c.weight", "d.weight"]))
+        ],
+        "duplicate_tensor", TWO, "ghost",
+    ),
+    "no tensors": (
+        lambda r: ([(r / n).unlink() for n in (ONE, TWO, INDEX)], write("model.safetensors", raw({}))(r)),
+        "header", "model.safetensors", None,
+    ),
+    "HTML page": (write(TWO, "<!DOCTYPE html><html>"), "header", TWO, None),
+    "pickle under the name of a shard": (write(TWO, pickle.dumps({"a": [1] * 99})), "header", TWO, None),
+    "million tensors": (write(TWO, raw(b"{" + b'"data_offsets"' * 1_000_000)), "header", TWO, None),
+    "zeros to the power of many": (
+        write(TWO, raw({"c.weight": entry(0, 0, "U8", [0, 2**62, 2**62])})), "layout", TWO, "c.weight",
+    ),
+    "name twice in a header": (
+        write(TWO, raw(b'{"c":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},' * 2 + b'"d":1}', b"x")),
+        "header", TWO, None,
+    ),
+    "part file": (write("x.part", b""), "incomplete_download", "x.part", None),
     "config is not JSON": (write("config.json", "{"), "index", "config.json", None),
     "no weights": (lambda r: [(r / n).unlink() for n in (ONE, TWO, INDEX)], "missing_shard", None, None),
 }  # fmt: skip
@@ -170,6 +224,18 @@ WARNED: dict[str, tuple[Callable[[Path], object], str, str | None]] = {
     "total_size is text": (
         lambda r: edit_index(r, lambda i: i.update(metadata={"total_size": "x"})), "index", INDEX,
     ),
+    "total_size is negative": (
+        lambda r: edit_index(r, lambda i: i.update(metadata={"total_size": -1})), "index", INDEX,
+    ),
+    "a second index": (write("fp32.safetensors.index.json", "{}"), "index", "fp32.safetensors.index.json"),
+    "all weights in one file, too": (
+        write("model.safetensors", shard({"a": VECTOR})), "extra_tensor", "model.safetensors",
+    ),
+    "another writer's file": (
+        lambda r: ((r / "original").mkdir(), write("original/consolidated.safetensors", b"x")(r)),
+        "extra_tensor", "original/consolidated.safetensors",
+    ),
+    "no tokenizer": (lambda r: (r / "tokenizer.model").unlink(), "index", "tokenizer.json"),
     "stray shard": (write("other.safetensors", shard({"a": VECTOR})), "extra_tensor", "other.safetensors"),
     "code": (write("modeling_x.py", "x"), "unsafe_file", "modeling_x.py"),
     "auto_map": (write("config.json", '{"auto_map": {}}'), "unsafe_file", "config.json"),
@@ -185,6 +251,91 @@ def test_warning(case: str, tmp_path: Path) -> None:
     root = two_shards(tmp_path / "m")
     do(root)
     assert (kind, file) in warn(verify_folder(root, None))
+
+
+def rename(change: Callable[[str], str]) -> Callable[[Path], object]:
+    """Rename both shards, in the index too."""
+
+    def do(root: Path) -> None:
+        for file in (ONE, TWO):
+            (root / change(file)).parent.mkdir(exist_ok=True)
+            (root / file).rename(root / change(file))
+        edit_index(root, lambda i: i.update(weight_map={t: change(f) for t, f in i["weight_map"].items()}))
+
+    return do
+
+
+SOUND: dict[str, Callable[[Path], object]] = {
+    "as it is": lambda r: None,
+    "index without metadata": lambda r: edit_index(r, lambda i: i.pop("metadata")),
+    "index without total_size": lambda r: edit_index(r, lambda i: i.update(metadata={})),
+    "index with the right total_size": lambda r: edit_index(r, lambda i: i.update(metadata={"total_size": 32})),
+    "unusual names": rename(lambda file: file.replace("model-", "model.safetensors-")),
+    "shards in a folder": rename(lambda file: f"weights/{file}"),
+    "metadata null": write(TWO, raw({"__metadata__": None, "c.weight": entry(0, 8, "BF16", [4]),
+                                     "d.weight": entry(8, 16, "BF16", [4])}, bytes(16))),
+    "link within": lambda r: ((r / TWO).rename(r / "blob"), (r / TWO).symlink_to("blob")),
+    "hard link": lambda r: os.link(r / TWO, r.parent / "also"),
+    "the client's folder": lambda r: ((r / ".cache").mkdir(), write(".cache/x.lock", "")(r)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", SOUND)
+def test_sound(case: str, tmp_path: Path) -> None:
+    root = two_shards(tmp_path / "m")
+    SOUND[case](root)
+    assert warn(verify_folder(root, None)) == []
+
+
+def test_every_missing_shard_is_named(tmp_path: Path) -> None:
+    files = [f"model-{n:05d}-of-00010.safetensors" for n in range(1, 11)]
+    root = release(tmp_path / "m", {file: {file[:11]: VECTOR} for file in files})
+    for file in files[3:]:
+        (root / file).unlink()
+    assert [(fault.kind, fault.file) for fault in verify_folder(root, None).faults] == [
+        ("missing_shard", file) for file in files[3:]
+    ]
+
+
+def test_a_hub_caches_links_lead_to_its_own_blobs_only(tmp_path: Path) -> None:
+    root = two_shards(tmp_path / "models--a--b" / "snapshots" / ("0" * 40))
+    (tmp_path / "models--a--b" / "blobs").mkdir()
+    (root / TWO).rename(tmp_path / "models--a--b" / "blobs" / "two")
+    (root / TWO).symlink_to("../../blobs/two")
+    assert verify_folder(root, None).faults == ()
+    (tmp_path / "models--a--b" / "blobs" / "two").rename(tmp_path / "models--a--b" / "two")
+    (root / TWO).unlink()
+    (root / TWO).symlink_to("../../two")
+    assert [(fault.kind, fault.file) for fault in verify_folder(root, None).faults] == [("unsafe_path", TWO)]
+
+
+def test_a_file_that_changes_while_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = two_shards(tmp_path / "m")
+    manifest = sums(root)
+    readv = os.readv
+
+    def grow(descriptor: int, buffers: list[bytearray]) -> int:
+        if os.fstat(descriptor).st_ino == (root / TWO).stat().st_ino:
+            with (root / TWO).open("ab") as file:
+                file.write(b"x")
+        return readv(descriptor, buffers)
+
+    monkeypatch.setattr(os, "readv", grow)
+    found = [(fault.kind, fault.file) for fault in verify_folder(root, manifest, rehash=True).faults]
+    assert ("incomplete_download", TWO) in found
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_damaged_pickles_and_archives_are_listed_and_never_raise(data: st.DataObject, tmp_path: Path) -> None:
+    path = tmp_path / "x.bin"
+    with zipfile.ZipFile(path, "w", data.draw(st.sampled_from([zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED]))) as archive:
+        archive.writestr("archive/data.pkl", pickle.dumps({"a": list(range(50))}, protocol=2))
+    content = bytearray(path.read_bytes() if data.draw(st.booleans()) else pickle.dumps(Hostile()))
+    for _ in range(data.draw(st.integers(1, 6))):
+        content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
+    path.write_bytes(content)
+    hostile_calls(path)
 
 
 def test_sparse_shard_is_noticed(tmp_path: Path) -> None:
@@ -298,7 +449,7 @@ def test_reads_what_sha256sum_writes(tmp_path: Path) -> None:
     manifest = recorded(root)
     assert manifest
     report = verify_folder(root, manifest)
-    assert (report.verdict, report.checked_files) == (Verdict.PASS, 4)
+    assert (report.verdict, report.checked_files) == (Verdict.PASS, 5)
 
 
 def test_digests_that_the_hubs_client_noted_are_used(tmp_path: Path) -> None:
@@ -313,7 +464,7 @@ def test_digests_that_the_hubs_client_noted_are_used(tmp_path: Path) -> None:
         (cache / "blobs" / digest).write_bytes(content)
         (root / name).symlink_to(f"../../blobs/{digest}")
     report = verify_folder(root, recorded(root))
-    assert (report.verdict, report.digests_from, report.checked_files) == (Verdict.PASS, "hub", 4)
+    assert (report.verdict, report.digests_from, report.checked_files) == (Verdict.PASS, "hub", 5)
     flip((root / TWO).resolve())
     assert [fault.kind for fault in verify_folder(root, recorded(root)).faults] == ["digest"]
 
@@ -365,7 +516,7 @@ def test_command(tmp_path: Path) -> None:
     answer = CliRunner().invoke(cli, ["verify", str(root), "--json"])
     assert answer.exit_code == 0
     data = json.loads(answer.stdout)
-    assert (data["verdict"], data["files"], data["faults"]) == ("pass", 4, [])
+    assert (data["verdict"], data["files"], data["faults"]) == ("pass", 5, [])
     (root / TWO).unlink()
     answer = CliRunner().invoke(cli, ["verify", str(root), "--json"])
     assert answer.exit_code == 1
