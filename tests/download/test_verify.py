@@ -525,6 +525,35 @@ def test_command(tmp_path: Path) -> None:
     assert TWO[:20] in CliRunner().invoke(cli, ["verify", str(root)]).stdout
 
 
+def test_a_table_for_people_stays_short(tmp_path: Path) -> None:
+    tensors = {f"t{n}.weight": ("F8_E4M3", [1], 1) for n in range(1000)}
+    root = release(tmp_path / "m", {"model.safetensors": tensors})
+    shown = CliRunner().invoke(cli, ["verify", str(root)]).stdout
+    assert "and 980 more of kind scale_pair; --json lists all" in shown
+    assert len(json.loads(CliRunner().invoke(cli, ["verify", str(root), "--json"]).stdout)["faults"]) == 1000
+
+
+def test_the_same_content_gives_the_same_report(tmp_path: Path) -> None:
+    def break_it(root: Path) -> None:
+        write(TWO, raw({"c.weight": entry(0, 4, "F8_E4M3"), "d.weight": entry(4, 6, "F99")}, bytes(6)))(root)
+        place("ghost", ONE)(root)
+        write("x.incomplete", b"")(root)
+        write("a.py", b"")(root)
+        write("b.bin", b"")(root)
+
+    one = two_shards(tmp_path / "m")
+    break_it(one)
+    two = tmp_path / "n"
+    two.mkdir()
+    for path in sorted(one.iterdir(), reverse=True):
+        (two / path.name).write_bytes(path.read_bytes())
+    first, second = verify_folder(one, None), verify_folder(two, None)
+    assert first == second == verify_folder(one, None)
+    assert {fault.kind for fault in first.faults} == {
+        "scale_pair", "dtype", "missing_tensor", "incomplete_download",
+    }  # fmt: skip
+
+
 def test_the_command_stays_light(tmp_path: Path) -> None:
     root = two_shards(tmp_path / "m")
     code = (
