@@ -20,7 +20,7 @@ class LayerSet(Frozen):
                        makes a set of multi-token prediction layers, which are numbered on
       every, remainder layers with number % every == remainder (expressions)
       key              a list in the config with an entry a layer, or a string with a character a layer; or, with
-                       `base`, a list of layer numbers that count from `base`
+                       `base`, a list of layer numbers that count from `base`; of several the first that is there
       values           the entries that count (`key`); left out: those that are true or not zero
       absent           what the set is where the config lacks `key`: all, or none; left out: an error
       but              sets that are taken away
@@ -32,7 +32,7 @@ class LayerSet(Frozen):
     end: str | None = None
     every: str | None = None
     remainder: str = "0"
-    key: str | None = None
+    key: str | tuple[str, ...] | None = None
     values: tuple[str | int | float | bool, ...] | None = None
     base: int | None = None
     absent: str | None = Field(default=None, pattern="^(all|none)$")
@@ -89,17 +89,18 @@ def resolve_layers(
 
 def _listed(rule: LayerSet, config: Mapping[str, Any], layers: int) -> frozenset[int]:
     assert rule.key is not None
-    value = look_up(config, rule.key)
+    keys = (rule.key,) if isinstance(rule.key, str) else rule.key
+    key, value = next(((key, found) for key in keys if (found := look_up(config, key)) is not None), (keys[0], None))
     if value is None:
         if rule.absent is None:
-            raise InputError(f"config.json: {rule.key} is missing; it says which layers are of which kind")
+            raise InputError(f"config.json: {key} is missing; it says which layers are of which kind")
         return frozenset(range(layers)) if rule.absent == "all" else frozenset()
     if rule.base is not None:
         if not isinstance(value, list) or not all(type(number) is int for number in value):
-            raise InputError(f"config.json: {rule.key} must be a list of layer numbers")
+            raise InputError(f"config.json: {key} must be a list of layer numbers")
         return frozenset(number - rule.base for number in value)
     if not isinstance(value, list | str) or len(value) < layers:
-        raise InputError(f"config.json: {rule.key} must have an entry for each of the {layers} layers")
+        raise InputError(f"config.json: {key} must have an entry for each of the {layers} layers")
     if rule.values is None:
         return frozenset(layer for layer, entry in enumerate(value) if entry)
     return frozenset(layer for layer, entry in enumerate(value) if entry in rule.values)
