@@ -240,7 +240,7 @@ def _dequantisation(weight: _Weight, chosen: Chosen) -> Draft:
     reason = "belongs to the quantised form, which is computed out"
     chosen.dropped += [Dropped(tensor=m.tensor.name, reason=reason) for m in weight.beside if id(m) not in inputs]
     parameters: dict[str, Any] = {"roles": tuple(role for role, _ in taken)}
-    if name in ("fp8_block_dequant", "int8_dequant") and (block := _block(scale)):
+    if name in ("fp8_block_dequant", "int8_dequant") and (block := _block(scale, len(weight.main.rule.shape))):
         parameters["block"] = block
     conversion = Conversion(name, (), tuple(sorted(parameters.items())))
     return Draft((main, *(match.tensor for _, match in taken)), conversion)
@@ -266,12 +266,12 @@ def _form(weight: _Weight) -> str:
     )
 
 
-def _block(scale: Match) -> tuple[int, int] | None:
-    """The block of a weight's last two dimensions that a scale covers, where its grains tell."""
-    sizes = [grain.size for grain in scale.grains[-2:]]
-    if len(sizes) < 2 or WHOLE in sizes:
+def _block(scale: Match, dimensions: int) -> tuple[int, int] | None:
+    """The block of a weight's last two dimensions that a scale covers, 0 for all of one; None for scales of fewer
+    dimensions, whose shape tells."""
+    if len(scale.grains) != dimensions or dimensions < 2:
         return None
-    return sizes[0], sizes[1]
+    return scale.grains[-2].size, scale.grains[-1].size
 
 
 def _companion(name: str, ending: str) -> Companion:

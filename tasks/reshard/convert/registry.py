@@ -23,8 +23,8 @@ cast+transpose.
 
 Parameters, all optional unless said otherwise:
     roles          what the inputs after the first are, in order; by default the first ones of the table that fit
-    block          fp8, int8: (rows, columns) that share a scale. By default from the scales' shape, where that tells:
-                   one per row, one per matrix, one for all
+    block          fp8, int8: (rows, columns) that share a scale, 0 for all of a dimension; by default from the scales'
+                   shape, where that tells: one per row, one per matrix, one for all
     segments       fp8, int8: rows of fused parts that were quantised by themselves
     group_size     mxfp4 (32), nvfp4 (16), int4, gptq, awq: elements that share a scale; by default from the shapes
     scale_format   "e8m0" or "float": checked against the scales' dtype (U8 and F8_E8M0 are e8m0)

@@ -27,7 +27,8 @@ class ScaleGrid:
     """Scales of a [.., N, K] weight, one per block of `block` = (rows, columns); blocks do not cross a matrix's end.
 
     Stored as [.., ceil(N/rows), ceil(K/columns)], [.., N, 1] or [.., N] for one per row, or one number (a whole
-    tensor or each matrix). Where `block` is not given it follows from the shape, in the two last cases. `segments` are
+    tensor or each matrix). Where `block` is not given it follows from the shape, in the two last cases; 0 in it is the
+    whole dimension. `segments` are
     the rows of fused parts that were quantised by themselves: a block does not cross a part's end either.
     """
 
@@ -57,10 +58,10 @@ class ScaleGrid:
                 block = (1, k)
             else:
                 raise unfit(tensor, f"its shape {list(tensor.shape)} does not say which elements share a scale")
-        if block[0] < 1 or block[1] < 1:
+        if min(block) < 0:
             raise unfit(tensor, f"scale blocks of {block[0]} x {block[1]}")
         self.n = n
-        self.block_rows, self.block_columns = min(block[0], n), min(block[1], k)
+        self.block_rows, self.block_columns = min(block[0] or n, n), min(block[1] or k, k)
         if sum(segments or (n,)) != n:
             raise unfit(weight, f"its {n} rows are not the sum of the parts {list(segments or ())}")
         self.row_blocks = _row_blocks(segments or (n,), self.block_rows)

@@ -134,6 +134,17 @@ def test_scales_per_row_per_matrix_and_for_all(
     assert case.run([1]) == case.run() == wanted
 
 
+@pytest.mark.parametrize(("block", "grid"), [((0, 4), (1, 3)), ((3, 0), (2, 1)), ((0, 0), (1, 1)), ((1, 0), (6, 1))])
+def test_a_block_of_zero_is_the_whole_dimension(block: tuple[int, int], grid: tuple[int, int]) -> None:
+    rng = np.random.default_rng(12)
+    weights = rng.choice(finite_codes("F8_E4M3"), (6, 10))
+    scales = rng.random(grid).astype(np.float32) + 0.1
+    inputs = [("F8_E4M3", (6, 10), weights.tobytes()), ("F32", grid, scales.tobytes())]
+    wide = spread(scales.astype(float), (6, 10), (block[0] or 6, block[1] or 10))
+    wanted = expected(VALUES["F8_E4M3"][weights], wide, "BF16")
+    assert Case("fp8_block_dequant", inputs, [("BF16", (6, 10))], block=block).run([1]) == [wanted]
+
+
 def test_fused_parts_that_were_quantised_by_themselves() -> None:
     rng = np.random.default_rng(4)
     parts, k = (300, 130, 128), 64
