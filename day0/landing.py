@@ -14,7 +14,7 @@ from __future__ import annotations
 import fcntl
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -53,33 +53,46 @@ class Landing:
             return cls(location, None, digests)
         return cls(Path(snapshot.lands or location), location, digests)
 
-    def wait_for(self, name: str, other_than: os.stat_result | None = None) -> Path:
+    def wait_for(
+        self, name: str, other_than: os.stat_result | None = None, waiting: Callable[[], None] = lambda: None
+    ) -> Path:
         """Where a file lies, as soon as all its bytes are there. They need not be right: hash them while reading.
 
         Open the file at once: the folder is renamed when the last file is checked. What is open stays readable.
 
         Args:
             other_than: the file as it was when it proved to be damaged; its successor is waited for.
+            waiting: called ten times a second; may raise. A thread that has not its stage's deadline checks it there.
 
         Raises:
             EvidenceMissing: the download ended without it, or none is running.
             CheckFailed: the file does not begin with the header that was surveyed.
             StageTimeout, Cancelled: the stage's time was up.
         """
+        return self._first({name: self._size(name)}, other_than, waiting)[1]
+
+    def wait_for_any(self, names: Iterable[str], waiting: Callable[[], None] = lambda: None) -> tuple[str, Path]:
+        """The first of some files whose bytes are all there, and where it lies; else as `wait_for`."""
+        return self._first({name: self._size(name) for name in names}, None, waiting)
+
+    def _first(
+        self, sizes: Mapping[str, int | None], other_than: os.stat_result | None, waiting: Callable[[], None]
+    ) -> tuple[str, Path]:
         limit = deadline.current()
-        size = self._size(name)
         idle_since = time.monotonic()
         while True:
-            path = self._whole(name, size, other_than)
-            if path:
-                self._compare_header(name, path)
-                return path
+            for name, size in sizes.items():
+                path = self._whole(name, size, other_than)
+                if path:
+                    self._compare_header(name, path)
+                    return name, path
             limit.check()
+            waiting()
             now = time.monotonic()
             if _held(_beside(self.folder, "lock")):
                 idle_since = now
             elif now - idle_since > PATIENCE:
-                raise EvidenceMissing(f"{name} was not fetched: {self._why()}")
+                raise EvidenceMissing(f"{' or '.join(sizes)} was not fetched: {self._why()}")
             time.sleep(_POLL)
 
     def check(self, name: str, sha256: str) -> None:

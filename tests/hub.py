@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+import os
 import re
 import shutil
 import socket
@@ -23,7 +24,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, BinaryIO, Literal
 from urllib.parse import parse_qs, unquote, urlsplit
 
 LFS_SUFFIXES = (".safetensors", ".bin", ".pt")
@@ -325,6 +326,8 @@ class _Handler(BaseHTTPRequestHandler):
         trouble = self.hub.trouble(("corrupt", "cut", "reset", "stall"), url)
         rate = next((rate for pattern, rate in self.hub.rates.items() if re.search(pattern, url)), None)
         with path.open("rb") as file:
+            if not trouble:
+                return self.send_range(file, begin, end, rate)
             file.seek(begin)
             left = end - begin
             if trouble and trouble.kind != "corrupt":
@@ -337,8 +340,6 @@ class _Handler(BaseHTTPRequestHandler):
                     piece[-1] ^= 1  # the last byte: tensor data, not the header
                 self.wfile.write(piece)
                 self.hub.sent += len(piece)
-                if rate:
-                    self.hub.closing.wait(len(piece) / rate)
         if trouble and trouble.kind == "stall":
             self.wfile.flush()
             self.hub.closing.wait(600)
@@ -348,6 +349,15 @@ class _Handler(BaseHTTPRequestHandler):
             self.connection.close()
         if trouble and trouble.kind != "corrupt" and last < end - begin:
             self.close_connection = True
+
+    def send_range(self, file: BinaryIO, begin: int, end: int, rate: float | None) -> None:
+        """By the kernel alone, so that this hub is not what a measurement measures."""
+        while begin < end:
+            count = os.sendfile(self.connection.fileno(), file.fileno(), begin, min(end - begin, PIECE))
+            self.hub.sent += count
+            begin += count
+            if rate:
+                self.hub.closing.wait(count / rate)
 
     def answer(self, value: Any, status: int = 200, headers: dict[str, str] | None = None) -> None:
         self.answer_bytes(json.dumps(value).encode(), "application/json", status, headers)
@@ -416,8 +426,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("root", type=Path)
     parser.add_argument("--port", type=int, default=0)
+    parser.add_argument("--rate", type=float, help="bytes per second of each connection")
     arguments = parser.parse_args()
     with LocalHub(arguments.root, arguments.port) as hub:
+        if arguments.rate:
+            hub.slow("", arguments.rate)
         print(f"HF_ENDPOINT={hub.url}", flush=True)
         try:
             while True:

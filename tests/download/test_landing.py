@@ -139,6 +139,24 @@ def test_nobody_fetches(hub: LocalHub, large: Path) -> None:
         found.wait_for("model-00003-of-00003.safetensors")
 
 
+def test_the_first_that_lands_is_taken(hub: LocalHub, large: Path) -> None:
+    hub.push("acme/large", large)
+    found = Landing.of(survey("acme/large"))
+    hub.slow(ONE, 1e6)
+    with fetching("acme/large"):
+        assert found.wait_for_any([ONE, TWO])[0] == TWO
+
+
+def test_whoever_waits_may_give_up(hub: LocalHub, large: Path) -> None:
+    hub.push("acme/large", large)
+
+    def give_up() -> None:
+        raise CheckFailed("another shard is damaged")
+
+    with pytest.raises(CheckFailed, match="another shard"):
+        Landing.of(survey("acme/large")).wait_for(ONE, waiting=give_up)
+
+
 def test_waiting_ends_with_the_stage(hub: LocalHub, large: Path) -> None:
     hub.push("acme/large", large)
     found = Landing.of(survey("acme/large"))
