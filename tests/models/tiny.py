@@ -1,10 +1,12 @@
-"""A small random Llama release, made without torch."""
+"""Small random releases, made without torch: what they share, and a Llama. Other families: tests/models/families.py."""
 
 from __future__ import annotations
 
 import json
 import struct
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -27,59 +29,78 @@ def make_tiny_llama(
     seed: int = 0,
 ) -> Path:
     """Write a release of a random Llama in bf16 to `root`, with tokenizer, chat template, index and hashes."""
-    root.mkdir(parents=True, exist_ok=True)
     intermediate, head_dim = 2 * hidden, hidden // heads
     tensors = _random_tensors(layers, hidden, heads, kv_heads, head_dim, intermediate, vocab, tied, seed)
+    config = {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "hidden_size": hidden,
+        "intermediate_size": intermediate,
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+        "num_key_value_heads": kv_heads,
+        "head_dim": head_dim,
+        "vocab_size": vocab,
+        "max_position_embeddings": 1024,
+        "rms_norm_eps": 1e-5,
+        "rope_theta": 10000.0,
+        "hidden_act": "silu",
+        "attention_bias": False,
+        "mlp_bias": False,
+        "tie_word_embeddings": tied,
+        "torch_dtype": "bfloat16",
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+    }
+    return write_release(root, config, tensors, shards=shards)
+
+
+def write_release(
+    root: Path,
+    config: Mapping[str, Any],
+    tensors: Mapping[str, np.ndarray],
+    *,
+    shards: int = 2,
+    float32: frozenset[str] = frozenset(),
+) -> Path:
+    """Write tensors and config as a release: shards, index, tokenizer, chat template and hashes.
+
+    Floats are stored as bf16, but those named in `float32`; bytes as they are.
+    """
+    root.mkdir(parents=True, exist_ok=True)
     names = list(tensors)
     weight_map: dict[str, str] = {}
     for shard in range(shards):
         file = f"model-{shard + 1:05d}-of-{shards:05d}.safetensors"
         part = names[shard * len(names) // shards : (shard + 1) * len(names) // shards]
-        write_safetensors(root / file, {name: tensors[name] for name in part})
+        write_safetensors(root / file, {name: tensors[name] for name in part}, float32)
         weight_map |= dict.fromkeys(part, file)
-    write_index(root, weight_map, sum(2 * t.size for t in tensors.values()))
-    write_json(
-        root / "config.json",
-        {
-            "architectures": ["LlamaForCausalLM"],
-            "model_type": "llama",
-            "hidden_size": hidden,
-            "intermediate_size": intermediate,
-            "num_hidden_layers": layers,
-            "num_attention_heads": heads,
-            "num_key_value_heads": kv_heads,
-            "head_dim": head_dim,
-            "vocab_size": vocab,
-            "max_position_embeddings": 1024,
-            "rms_norm_eps": 1e-5,
-            "rope_theta": 10000.0,
-            "hidden_act": "silu",
-            "attention_bias": False,
-            "mlp_bias": False,
-            "tie_word_embeddings": tied,
-            "torch_dtype": "bfloat16",
-            "bos_token_id": 1,
-            "eos_token_id": 2,
-        },
-    )
-    _write_tokenizer(root, vocab)
+    write_index(root, weight_map, sum(len(_stored(name, t, float32)[1]) for name, t in tensors.items()))
+    write_json(root / "config.json", dict(config))
+    _write_tokenizer(root, config["vocab_size"])
     write_json(root / "generation_config.json", {"bos_token_id": 1, "eos_token_id": 2})
     write_hashes(root)
     return root
 
 
-def write_safetensors(path: Path, tensors: dict[str, np.ndarray]) -> None:
-    """Write float32 arrays as bf16 (rounded to nearest even) in one safetensors file."""
+def write_safetensors(path: Path, tensors: Mapping[str, np.ndarray], float32: frozenset[str] = frozenset()) -> None:
+    """Write arrays in one safetensors file: floats as bf16 (rounded to nearest even) or float32, bytes as they are."""
     header: dict[str, object] = {"__metadata__": {"format": "pt"}}
     pieces, offset = [], 0
     for name, array in tensors.items():
-        piece = to_bf16(array)
-        header[name] = {"dtype": "BF16", "shape": list(array.shape), "data_offsets": [offset, offset + len(piece)]}
+        dtype, piece = _stored(name, array, float32)
+        header[name] = {"dtype": dtype, "shape": list(array.shape), "data_offsets": [offset, offset + len(piece)]}
         pieces.append(piece)
         offset += len(piece)
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
     path.write_bytes(struct.pack("<Q", len(text)) + text + b"".join(pieces))
+
+
+def _stored(name: str, array: np.ndarray, float32: frozenset[str]) -> tuple[str, bytes]:
+    if array.dtype == np.uint8:
+        return "U8", array.tobytes()
+    return ("F32", array.astype("<f4").tobytes()) if name in float32 else ("BF16", to_bf16(array))
 
 
 def to_bf16(array: np.ndarray) -> bytes:

@@ -2,68 +2,75 @@
 
 Run inside an environment that has vLLM (not this project's own), once per vLLM version:
 
-    python tests/reshard/capture_engine_keys.py CONFIG_FOLDER TP PP KEYS.json
+    python tests/reshard/capture_engine_keys.py CONFIG.json FOLDER [WORLD ...] [--moe-backend NAME]
 
-Writes `{"vllm": version, "ranks": [{"tp": r, "pp": s, "tensors": {name: [dtype, shape]}}]}`: what the sharded_state
-loader expects to find for each rank, that is the state dict of the model right after construction, without the
-tensors that share another's memory, before any post-processing of weights.
+A world is `TP-PP` or `TP-PP-ep`. Writes FOLDER/<name of CONFIG.json>-<world>.json for each:
+`{"vllm": version, "moe_backend": ..., "config": ..., "tp": t, "pp": p, "ep": e, "ranks": [{"tp": r, "pp": s,
+"tensors": {name: [dtype, shape]}}]}`: what the sharded_state loader expects to find for each rank, that is the state
+dict of the model right after construction, without the tensors that share another's memory, before any post-processing
+of weights. `ep` is the number of expert groups. `--moe-backend` names the kernels for the experts where the layout
+depends on them. The sizes in a config must be small: the model is made in memory.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
-import os
-import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
-import torch
-import torch.multiprocessing as mp
-
-
-def rank_tensors(folder: str, tp: int, pp: int, rank: int, rendezvous: str, out: str) -> None:
-    from vllm.config import set_current_vllm_config
-    from vllm.distributed import init_distributed_environment, initialize_model_parallel
-    from vllm.engine.arg_utils import EngineArgs
-    from vllm.model_executor.model_loader.sharded_state_loader import ShardedStateLoader
-    from vllm.model_executor.model_loader.utils import initialize_model
-
-    args = EngineArgs(model=folder, skip_tokenizer_init=True, enforce_eager=True, dtype="bfloat16", max_model_len=128)
-    config = args.create_engine_config()
-    config.parallel_config.tensor_parallel_size = tp
-    config.parallel_config.pipeline_parallel_size = pp
-    with set_current_vllm_config(config):
-        init_distributed_environment(tp * pp, rank, f"file://{rendezvous}", rank, "gloo")
-        initialize_model_parallel(tp, pp)
-        torch.set_default_dtype(torch.bfloat16)
-        model = initialize_model(config, prefix="")
-        kept = ShardedStateLoader._filter_subtensors(model.state_dict())
-    tensors = {name: [str(t.dtype).removeprefix("torch."), list(t.shape)] for name, t in sorted(kept.items())}
-    with open(out, "w") as file:
-        json.dump({"tp": rank % tp, "pp": rank // tp, "tensors": tensors}, file)
+from engine_world import World, make_model, rank_of, state, version
 
 
-def main(folder: str, tp: int, pp: int, target: str) -> None:
-    import vllm
+def parse_world(text: str) -> World:
+    tp, pp, *ep = text.split("-")
+    if ep not in ([], ["ep"]):
+        raise SystemExit(f"{text!r} is not a world: TP-PP or TP-PP-ep")
+    return World(int(tp), int(pp), bool(ep))
 
-    os.environ["VLLM_DIST_IDENT"] = "capture"  # names the shared memory of several ranks
 
-    with tempfile.TemporaryDirectory() as scratch:
-        outs = [os.path.join(scratch, f"{rank}.json") for rank in range(tp * pp)]
-        rendezvous = os.path.join(scratch, "rendezvous")
-        context = mp.get_context("spawn")
-        workers = [
-            context.Process(target=rank_tensors, args=(folder, tp, pp, rank, rendezvous, out))
-            for rank, out in enumerate(outs)
-        ]
-        for worker in workers:
-            worker.start()
-        for worker in workers:
-            worker.join()
-        ranks = [json.loads(Path(out).read_text()) for out in outs]
-    with open(target, "w") as file:  # the engine logs to standard output
-        json.dump({"vllm": vllm.__version__, "tp": tp, "pp": pp, "ranks": ranks}, file)
+def capture(config: dict[str, Any], world: World, moe_backend: str) -> dict[str, Any]:
+    ranks = []
+    for rank in range(world.size):
+        with tempfile.TemporaryDirectory() as folder:
+            (Path(folder) / "config.json").write_text(json.dumps(config))
+            with rank_of(folder, world, rank, moe_backend) as engine:
+                tensors = {
+                    name: [str(t.dtype).removeprefix("torch."), list(t.shape)]
+                    for name, t in state(make_model(engine)).items()
+                }
+        ranks.append({"tp": rank % world.tp, "pp": rank // world.tp, "tensors": tensors})
+    ep = world.tp if world.ep else 1
+    made_for = {"vllm": version(), "moe_backend": moe_backend, "config": config}
+    return made_for | {"tp": world.tp, "pp": world.pp, "ep": ep, "ranks": ranks}
+
+
+def readable(record: dict[str, Any]) -> str:
+    """JSON with a line per tensor, so that a change of version is one of lines."""
+    head = ",\n".join(f"{json.dumps(k)}: {json.dumps(v)}" for k, v in record.items() if k != "ranks")
+    ranks = ",\n".join(
+        f'{{"tp": {rank["tp"]}, "pp": {rank["pp"]}, "tensors": {{\n'
+        + ",\n".join(f"{json.dumps(name)}: {json.dumps(what)}" for name, what in rank["tensors"].items())
+        + "}}"
+        for rank in record["ranks"]
+    )
+    return f'{{{head},\n"ranks": [\n{ranks}]}}\n'
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("config", type=Path)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("worlds", nargs="*", default=["1-1", "2-1", "2-2"], metavar="WORLD")
+    parser.add_argument("--moe-backend", default="auto")
+    arguments = parser.parse_intermixed_args()
+    config = json.loads(arguments.config.read_text())
+    for world in arguments.worlds:
+        record = capture(config, parse_world(world), arguments.moe_backend)
+        target = arguments.folder / f"{arguments.config.stem}-{world}.json"
+        target.write_text(readable(record))  # the engine logs to standard output
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4])
+    main()
