@@ -43,11 +43,11 @@ def work(root):
 """
 MEASURE = """
 import json, resource, sys, time
-start = time.monotonic()
+start, cpu = time.monotonic(), time.process_time()
 tensors = work(sys.argv[1])
-seconds = time.monotonic() - start
+seconds, cpu = time.monotonic() - start, time.process_time() - cpu
 peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-print(json.dumps({"tensors": tensors, "seconds": seconds, "peak_rss_bytes": peak}))
+print(json.dumps({"tensors": tensors, "seconds": seconds, "cpu_seconds": cpu, "peak_rss_bytes": peak}))
 """
 LIMITS = {"seconds": 5, "peak_rss_bytes": 350 << 20, "ratio": 3}
 
@@ -70,6 +70,8 @@ def main() -> None:
         "tensors": opened[0]["tensors"],
         "seconds": seconds,
         "json_loads_seconds": statistics.median(run["seconds"] for run in parsed),
+        "cpu_seconds": statistics.median(run["cpu_seconds"] for run in opened),
+        "json_loads_cpu_seconds": statistics.median(run["cpu_seconds"] for run in parsed),
         "ratio": seconds / statistics.median(run["seconds"] for run in parsed),
         "peak_rss_bytes": max(run["peak_rss_bytes"] for run in opened),
         "json_loads_peak_rss_bytes": max(run["peak_rss_bytes"] for run in parsed),

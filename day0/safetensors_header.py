@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from day0.artifacts.snapshot import FaultKind
+from day0.disguise import disguise
 from day0.strict_json import JsonFault, NotRegular, RepeatedKeys, decode, open_regular
 
 #: Bits of one element. The names are those of the format.
@@ -44,21 +45,6 @@ _ENTRY = re.compile(
 )
 _SHAPE = re.compile(r"(?:(?:0|[1-9][0-9]{0,17})(?:, ?(?:0|[1-9][0-9]{0,17}))*)?")
 
-_DISGUISES = (
-    (b"version https://git-lfs", "a git-LFS pointer: the weights themselves were never fetched (git lfs pull)"),
-    (b"<!doctype", "an HTML page, such as a server's error page: fetch the file again"),
-    (b"<html", "an HTML page, such as a server's error page: fetch the file again"),
-    (b"<?xml", "an XML text, such as a storage server's error: fetch the file again"),
-    (b'{"', "a JSON text, such as a server's error: fetch the file again"),
-    (b"pk\x03\x04", "a zip archive, as torch.save writes it (pickle inside): it is not loaded"),
-    (b"\x1f\x8b", "a gzip archive"),
-    (b"(\xb5/\xfd", "a zstd archive"),
-    (b"\xfd7zxz", "an xz archive"),
-    (b"\x89hdf", "an HDF5 file"),
-    (b"\x93numpy", "a NumPy array file"),
-    (b"gguf", "a GGUF file"),
-    *((bytes([0x80, protocol]), "a Python pickle: it is not loaded") for protocol in range(2, 6)),
-)
 _TEXT = frozenset(range(32, 127)) | {9, 10, 13}
 
 
@@ -147,9 +133,10 @@ def header_length(start: bytes, file_bytes: int) -> int:
         HeaderFault: it is no safetensors file (said what it is, where that can be told), or the length is impossible.
     """
     if start[8:9] != b"{":  # only then: 640 in little endian reads like the start of a pickle
-        for magic, what in _DISGUISES:
-            if start.lstrip().lower().startswith(magic):
-                raise HeaderFault("header", None, f"this is {what}")
+        if what := disguise(start):
+            raise HeaderFault("header", None, f"this is {what}")
+        if start.startswith(b'{"'):
+            raise HeaderFault("header", None, "this is a JSON text, such as a server's error: fetch the file again")
         if start and _TEXT.issuperset(start):
             raise HeaderFault("header", None, f"this is a text that begins with {start[:40].decode()!r}")
     if file_bytes == 0:

@@ -12,6 +12,8 @@ import stat
 from pathlib import Path
 from typing import Any
 
+from day0.disguise import disguise
+
 
 class JsonFault(ValueError):
     """The text is not the JSON that it should be; the message is a clause such as `is not JSON: …`."""
@@ -96,11 +98,13 @@ def decode(data: bytes, *, infinity: bool = False, keep_repeated: bool = False) 
     except JsonFault:
         raise
     except UnicodeDecodeError as error:
-        raise JsonFault(f"is not UTF-8 (byte {error.start})") from error
+        what = disguise(data[:64])
+        raise JsonFault(f"is not JSON but {what}" if what else f"is not UTF-8 (byte {error.start})") from error
     except RecursionError as error:
         raise JsonFault("is nested too deeply") from error
     except ValueError as error:  # not JSON, or a number of thousands of digits
-        raise JsonFault(f"is not JSON: {error}") from error
+        what = disguise(data[:64])
+        raise JsonFault(f"is not JSON but {what}" if what else f"is not JSON: {error}") from error
 
 
 def _count_strings(value: Any) -> int:

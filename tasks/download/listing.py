@@ -1,4 +1,7 @@
-"""What lies in a model folder: its files, and what should not be among them. Contents are not read, save pickles'."""
+"""What lies in a model folder: its files, and what should not be among them.
+
+Contents are not read, save pickles' and what may be a git-LFS pointer.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ from pathlib import Path
 
 from day0.artifacts.snapshot import Fault, FaultKind
 from day0.checkpoint import SINGLE, PathFault, locate, shown, unsafe_name
+from day0.disguise import LFS_POINTER, disguise
 from tasks.download.pickles import hostile_calls
 
 #: Folders of tools, which are no part of a release.
@@ -19,6 +23,7 @@ _TOOL_FOLDERS = {".git", ".cache", "__pycache__"}
 _UNFINISHED = (".incomplete", ".part", ".partial", ".aria2", ".crdownload", ".download", ".tmp")
 _PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle", ".joblib", ".msgpack", ".h5", ".npy", ".npz")
 _CODE = (".py", ".pyc", ".so", ".sh", ".ipynb", ".dll", ".exe")
+_MAX_POINTER = 1024  # bytes, by git-LFS's specification
 _NUMBERED = re.compile(r"(.*?)-?(\d+)-of-(\d+)(.*)\.safetensors")
 
 
@@ -92,6 +97,8 @@ def _one(root: Path, name: str, indexed: set[str], listing: Listing) -> None:
         listing.fault("incomplete_download", name, "it vanished while the folder was read; is a download running?")
         return
     listing.files[name] = status.st_size
+    if status.st_size <= _MAX_POINTER and name not in indexed and real.read_bytes().startswith(LFS_POINTER):
+        listing.fault("incomplete_download", name, f"it is {disguise(LFS_POINTER)}")
     if is_unsafe(name):
         listing.unsafe.add(name)
         if calls := hostile_calls(real):

@@ -195,6 +195,10 @@ FAULTY: dict[str, tuple[Callable[[Path], object], str, str | None, str | None]] 
         write(TWO, raw(b'{"c":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},' * 2 + b'"d":1}', b"x")),
         "header", TWO, None,
     ),
+    "tokenizer never fetched": (
+        write("tokenizer.model", "version https://git-lfs.github.com/spec/v1\noid sha256:1\nsize 9\n"),
+        "incomplete_download", "tokenizer.model", None,
+    ),
     "part file": (write("x.part", b""), "incomplete_download", "x.part", None),
     "config is not JSON": (write("config.json", "{"), "index", "config.json", None),
     "no weights": (lambda r: [(r / n).unlink() for n in (ONE, TWO, INDEX)], "missing_shard", None, None),
@@ -349,6 +353,23 @@ def test_sparse_shard_is_noticed(tmp_path: Path) -> None:
 def test_fewer_shards_than_their_names_say(tmp_path: Path) -> None:
     root = release(tmp_path / "m", {"model-00001-of-00003.safetensors": {"a": VECTOR}})
     assert ("missing_shard", None) in warn(verify_folder(root, None))
+
+
+@pytest.mark.parametrize(
+    ("content", "what"),
+    [
+        ("<!DOCTYPE html>", "HTML"),
+        ("version https://git-lfs.github.com/spec/v1\n", "git-LFS"),
+        (b"\x1f\x8b\xff", "gzip"),
+    ],
+)
+def test_an_index_or_a_config_that_is_something_else(content: bytes | str, what: str, tmp_path: Path) -> None:
+    root = two_shards(tmp_path / "m")
+    for file in (INDEX, "config.json"):
+        write(file, content)(root)
+    details = [fault.detail for fault in verify_folder(root, None).faults if fault.kind == "index"]
+    assert len(details) == 2
+    assert all(what in detail for detail in details)
 
 
 def test_all_faults_are_told_at_once(tmp_path: Path) -> None:
