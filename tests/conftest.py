@@ -5,7 +5,9 @@ from __future__ import annotations
 import functools
 import importlib.util
 import os
+import shutil
 import socket
+import subprocess
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -68,8 +70,25 @@ def _no_postgres() -> str | None:
     return None if os.environ.get("DAY0_TEST_POSTGRES") else "no PostgreSQL: set DAY0_TEST_POSTGRES to its URL"
 
 
+@functools.cache
+def _no_reflink() -> str | None:
+    lacking = [name for name in ("mkfs.xfs", "mkfs.btrfs", "filefrag") if shutil.which(name) is None]
+    if os.geteuid() or lacking:
+        return f"no file systems in loop files: {', '.join(lacking) or 'root'} needed (xfsprogs, btrfs-progs)"
+    done = subprocess.run(["losetup", "--find"], capture_output=True, text=True, check=False)
+    return f"no loop device: {done.stderr.strip()}" if done.returncode else None
+
+
+@functools.cache
+def _without(package: str, extra: str) -> str | None:
+    return None if importlib.util.find_spec(package) else f"without {package}: pip install 'day0[{extra}]'"
+
+
 LACKING: dict[str, Callable[[], str | None]] = {
     "reference": _no_reference,
     "docker": _no_docker,
     "postgres": _no_postgres,
+    "reflink": _no_reflink,
+    "dask": functools.partial(_without, "prefect_dask", "dask"),
+    "ray": functools.partial(_without, "prefect_ray", "ray"),
 }

@@ -12,7 +12,7 @@ import resource
 import shutil
 import threading
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -32,8 +32,8 @@ from tasks.reshard.writes import Fill, WritePlan
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
-FanOut = Callable[[Callable[[Any], Any], Sequence[Any]], Iterable[Any]]
-"""Calls a function with each of some arguments, anywhere; yields the results as they come, in any order."""
+FanOut = Callable[[Callable[[Any], Any], Sequence[Any], Callable[[Any], None]], None]
+"""Calls a function with each of some arguments, anywhere, and here a second one with each result as it comes."""
 
 
 @dataclass(frozen=True)
@@ -207,14 +207,16 @@ class _Run:
         """Take the shards wherever `fan_out` has them run; then finish the files that several of them wrote to."""
         shared = {number for number, target in self.left.targets.items() if target.shards > 1}
         unhashed = {n: replace(t, hashed=False) if n in shared else t for n, t in self.left.targets.items()}
-        for result in fan_out(run_shard, [self._job(name, unhashed) for name in self.left.shards]):
+
+        def taken(result: ShardResult) -> None:
             self.journal.add(result)
             self.control.add(self.checkpoint.files[result.name].file_bytes)
             self._report()
+
+        fan_out(run_shard, [self._job(name, unhashed) for name in self.left.shards], taken)
         rest = sorted(shared.union(self.left.without_shard()))
         jobs = [FinishJob(str(self.root), self._as_it_lies(number)) for number in rest]
-        for finished in fan_out(run_finish, jobs):
-            self.journal.add_targets([finished])
+        fan_out(run_finish, jobs, lambda finished: self.journal.add_targets([finished]))
 
     def hashes(self) -> Hashes:
         """What the journal has of all shards and targets."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-import shutil
 import subprocess
 from collections.abc import Iterator
 from dataclasses import replace
@@ -26,17 +25,13 @@ MAKE = {
 
 
 def mounted(kind: str, folder: Path) -> Path:
-    """A new file system of 400 MB, mounted; skips where that is not allowed here."""
-    if os.geteuid() or not shutil.which(MAKE[kind][0]):
-        pytest.skip(f"making and mounting {kind} needs root and {MAKE[kind][0]}")
+    """A new file system of 400 MB, mounted."""
     image, place = folder / "image", folder / "mounted"
     image.touch()
     os.truncate(image, 400 << 20)
     place.mkdir()
     subprocess.run([*MAKE[kind], str(image)], check=True, capture_output=True)
-    done = subprocess.run(["mount", "-o", "loop", str(image), str(place)], capture_output=True, text=True, check=False)
-    if done.returncode:
-        pytest.skip(f"no loop mount here: {done.stderr.strip()}")
+    subprocess.run(["mount", "-o", "loop", str(image), str(place)], check=True)
     return place
 
 

@@ -13,7 +13,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -44,10 +44,10 @@ def written(root: Path) -> dict[str, bytes]:
     return {str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*") if path.is_file()}
 
 
-def elsewhere(function: Callable[[Any], Any], jobs: Sequence[Any]) -> Iterable[Any]:
+def elsewhere(function: Callable[[Any], Any], jobs: Sequence[Any], each: Callable[[Any], None]) -> None:
     """Jobs and results go through pickle, as they do to another machine; the last job is done first."""
     for job in reversed(jobs):
-        yield pickle.loads(pickle.dumps(function(pickle.loads(pickle.dumps(job)))))
+        each(pickle.loads(pickle.dumps(function(pickle.loads(pickle.dumps(job))))))
 
 
 @settings(max_examples=60, deadline=None)

@@ -1,0 +1,3 @@
+from tests.contract.conftest import home
+
+__all__ = ["home"]
