@@ -30,6 +30,8 @@ class Run:
     rows: int
     run: int
     stride: int
+    axis: int | None = None
+    """The dimension along which several boxes are joined."""
     note: str = ""
     """How the rows are ordered, where not as they are stored."""
 
@@ -186,7 +188,8 @@ def _alternating(kind: Kind, runs: Sequence[Run], place: int) -> Run:
     regular = [run.offset == first.offset + i * step and run.run == first.run for i, run in enumerate(runs)]
     if not all(regular) or kind.shape[place] % count:
         raise InputError(f"{kind.rule.name}: unequal parts of dimension {place} cannot be divided")
-    return Run(tuple(box for run in runs for box in run.boxes), first.offset, first.rows * count, first.run, step)
+    boxes = tuple(box for run in runs for box in run.boxes)
+    return Run(boxes, first.offset, first.rows * count, first.run, step, place)
 
 
 def _run(kind: Kind, box: tuple[Range, ...]) -> Run:
@@ -218,7 +221,7 @@ def in_halves(cut: Cut, kind: Kind, each: int) -> Cut:
     for (first, last), *rest in (box for run in cut.runs for box in run.boxes):
         for head in range(first, last, each):
             box = ((head, head + each), *rest)
-            runs.append(Run((box,), head * row, each // 2, row, 2 * row, "rows of even number first"))
+            runs.append(Run((box,), head * row, each // 2, row, 2 * row, note="rows of even number first"))
             runs.append(Run((), (head + 1) * row, each // 2, row, 2 * row))
     return Cut(cut.shape, tuple(runs), cut.padding, cut.row_bytes)
 

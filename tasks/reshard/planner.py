@@ -21,6 +21,7 @@ from day0.checkpoint import Checkpoint
 from day0.errors import InputError
 from day0.safetensors_header import DTYPE_BITS
 from tasks.reshard.conversions import Chosen, choose_conversions
+from tasks.reshard.convert.registry import describe
 from tasks.reshard.cuts import Cut, Cutter
 from tasks.reshard.layouts import LAYOUTS, Layout, Place, Placed
 from tasks.reshard.slicing import World, stage_layers
@@ -171,10 +172,10 @@ def _assemble(
 
 def _pieces(unit: Unit, cut: Cut, file: int, at: int, origins: list[Origin], fills: list[Fill]) -> int:
     """The pieces of one rank's part of a unit, from byte `at` of the file on; returns where they end."""
-    conversion = unit.draft.conversion.name if unit.draft.conversion else "none"
+    conversion = describe(unit.draft.conversion) if unit.draft.conversion else "none"
     for run in cut.runs:
         unit.draft.pieces.append(Piece(file, at, run.offset, run.rows, run.run, run.stride, unit.output))
-        origins.extend(Origin(unit.tensor.name, box, run.note or conversion) for box in run.boxes)
+        origins.extend(Origin(unit.tensor.name, box, run.note or conversion, run.axis) for box in run.boxes)
         at += run.nbytes
     if cut.padding:
         fills.append(Fill(file, at, bytes(cut.row_bytes), cut.padding))

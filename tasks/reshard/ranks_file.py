@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from tasks.reshard.writes import TargetFile, WritePlan
+from tasks.reshard.writes import Origin, TargetFile, WritePlan
 
 RANKS = "ranks.json"
 
@@ -45,10 +45,7 @@ def ranks_json(plan: WritePlan, source: str, errors: Mapping[str, Mapping[str, f
 
 def _entries(file: TargetFile) -> Iterator[dict[str, Any]]:
     for tensor in file.tensors:
-        sources = [
-            {"tensor": o.tensor, "slice": [list(r) for r in o.slice], "conversion": o.conversion}
-            for o in tensor.origins
-        ]
+        sources = [_source(origin) for origin in tensor.origins]
         yield {
             "rank": file.rank,
             "tensor": tensor.name,
@@ -57,6 +54,11 @@ def _entries(file: TargetFile) -> Iterator[dict[str, Any]]:
             "shape": list(tensor.shape),
             "sources": sources,
         }
+
+
+def _source(origin: Origin) -> dict[str, Any]:
+    source = {"tensor": origin.tensor, "slice": [list(r) for r in origin.slice], "conversion": origin.conversion}
+    return source if origin.axis is None else {**source, "axis": origin.axis}
 
 
 def _text(value: Any) -> str:

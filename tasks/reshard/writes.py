@@ -81,12 +81,14 @@ class Fill:
 class Origin:
     """A part of a written tensor: a slice of a source tensor, one range per dimension; `tensor` is None for a fill.
 
-    With a conversion the slice is one of what the conversion makes of the tensor.
+    With a conversion the slice is one of what the conversion makes of the tensor. The parts of a written tensor follow
+    each other in its bytes, except that neighbours with an `axis` are joined along that dimension.
     """
 
     tensor: str | None
     slice: tuple[Range, ...]
     conversion: str = "none"
+    axis: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

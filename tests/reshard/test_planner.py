@@ -178,9 +178,9 @@ def test_the_last_stage_has_its_copy_of_a_tied_embedding(tmp_path: Path) -> None
 
 def test_headers_and_config_that_disagree_are_named(tiny: Checkpoint) -> None:
     name = "model.layers.1.mlp.gate_proj.weight"
-    with pytest.raises(InputError, match=rf"'{name}' has shape \[127, 64\] \(BF16\), but config\.json says \[128, 64\]"):
+    with pytest.raises(InputError, match=rf"'{name}' has shape \[127, 64\] \(BF16\), but .* says \[128, 64\]"):
         plan(altered(tiny, name, shape=(127, 64)))
-    with pytest.raises(InputError, match=r"'lm_head\.weight' has shape \[500, 64\].*\[501, 64\] \(vocab, hidden\)"):
+    with pytest.raises(InputError, match=r"embed_tokens\.weight' has shape \[500, 64\].*\[501, 64\] \(vocab, hidden\)"):
         plan(configured(tiny, vocab_size=501))
     with pytest.raises(InputError, match=r"'model\.layers\.1\..* by config\.json .* layer is one of 1, 0 to 0"):
         plan(configured(tiny, num_hidden_layers=1))
