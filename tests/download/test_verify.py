@@ -269,6 +269,30 @@ def rename(change: Callable[[str], str]) -> Callable[[Path], object]:
     return do
 
 
+anything = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=8,
+)
+places = st.sampled_from([ONE, TWO, "../x", "/x", "", "a\0", "x.bin", ".", "\ud800", "\n.safetensors"]) | anything
+maps = st.dictionaries(st.sampled_from(["a.weight", "b.weight", "c.weight", "", "\ud800", "g"]), places)
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    index=anything | st.fixed_dictionaries({"weight_map": maps | anything, "metadata": anything}),
+    config=anything | st.fixed_dictionaries({"quantization_config": anything, "text_config": anything}),
+)
+def test_whatever_index_and_config_say_is_a_fault_or_right(index: object, config: object, tmp_path: Path) -> None:
+    root = two_shards(tmp_path / "m")
+    write(INDEX, json.dumps(index))(root)
+    write("config.json", json.dumps(config))(root)
+    report = verify_folder(root, None)
+    assert report.verdict is Verdict.FAIL  # these name four tensors in two files at no time
+    for fault in (*report.faults, *report.warnings):
+        json.dumps([fault.kind, fault.file, fault.tensor, fault.detail], ensure_ascii=False).encode()
+
+
 SOUND: dict[str, Callable[[Path], object]] = {
     "as it is": lambda r: None,
     "index without metadata": lambda r: edit_index(r, lambda i: i.pop("metadata")),
