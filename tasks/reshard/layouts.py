@@ -202,7 +202,7 @@ class NamedLayout(Layout):
         for unit in listed:
             self._join(unit, joins)
         for stage, constant in self._constants():
-            joins[stage, constant.name] = _Join(constant=constant)
+            joins.setdefault((stage, constant.name), _Join(constant=constant))  # unless the checkpoint brings it
         for (stage, name), join in sorted(joins.items(), key=lambda item: (self._order(item[1]), item[0])):
             for rank in range(self.world.stage_ranks):
                 if placed := join.constant or self._joined(name, join, rank):
