@@ -103,14 +103,15 @@ ATTENTION: Mapping[str, Callable[[ModelConfig], GroupedQueryAttention]] = {
 
 
 def _family(raw: Mapping[str, Any], where: str, model_type: str, found: list[str]) -> Family:
+    needs = f"; the config has {found[0]}" if found else ""
     try:
         family = find_family(raw)
     except InputError as error:
-        needs = f"; the config has {found[0]}" if found else ""
         raise InputError(f"{where}: {error}{needs}; it is not counted as another kind of model") from error
     if family.name not in ATTENTION:
         raise InputError(
-            f"{where}: model_type {model_type!r}: the attention of family {family.name!r} is not known yet"
+            f"{where}: model_type {model_type!r} can be verified and resharded, but not profiled yet: the attention of "
+            f"family {family.name!r} is not described{needs}; it is not counted as another kind of model"
         )
     return family
 

@@ -80,6 +80,12 @@ def _stored(
             f"{name}_scale": ("BF16", (out, into // 32)),
             f"{name}_shape": ("I32", (2,)),
         }
+    if "blocks" in target.suffixes and held.get(engine_name) == "uint8":  # gpt-oss: pairs, in blocks of 32
+        *stack, out, into = shape
+        return {
+            f"{name}_blocks": ("U8", (*stack, out, into // 32, 16)),
+            f"{name}_scales": ("U8", (*stack, out, into // 32)),
+        }
     viewed = {engine: disk for disk, engine in target.view.items() if disk != "F8_E8M0"}
     scale = next((end for end in ("_scale_inv", "_scale") if f"{engine_name}{end}" in held), None)
     dtype = STORED[held.get(engine_name, "bfloat16")]

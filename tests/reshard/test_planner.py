@@ -182,7 +182,7 @@ def test_headers_and_config_that_disagree_are_named(tiny: Checkpoint) -> None:
         plan(altered(tiny, name, shape=(127, 64)))
     with pytest.raises(InputError, match=r"embed_tokens\.weight' has shape \[500, 64\].*\[501, 64\] \(vocab, hidden\)"):
         plan(configured(tiny, vocab_size=501))
-    with pytest.raises(InputError, match=r"'model\.layers\.1\..* by config\.json .* layer is one of 1, 0 to 0"):
+    with pytest.raises(InputError, match=r"'model\.layers\.1\..* by config\.json .*layer is one of 1, 0 to 0"):
         plan(configured(tiny, num_hidden_layers=1))
     with pytest.raises(InputError, match=r"lacks tensor 'model\.layers\.2\.input_layernorm\.weight'"):
         plan(configured(tiny, num_hidden_layers=3))
