@@ -33,6 +33,10 @@ PAIRS = {
     "FP8 tensor": {"x.weight": WEIGHT, "x.weight_scale": ("F32", []), "x.input_scale": ("F32", [1])},
     "FP8 tensor, [1, 1]": {"x.weight": WEIGHT, "x.weight_scale": ("F32", [1, 1])},
     "E8M0 scale": {"x.weight": WEIGHT, "x.scale": ("F8_E8M0", [5, 2])},
+    "Mistral's names": {
+        "x.weight": WEIGHT, "x.qscale_weight": ("F32", []), "x.qscale_act": ("F32", []),
+    },
+    "torchao": {"x._weight_qdata": ("F8_E4M3", [576, 256]), "x._weight_scale": ("F32", [576, 1])},
     "FNUZ": {"x.weight": ("F8_E4M3FNUZ", [128, 128]), "x.weight_scale": ("F32", [])},
     "parts with blocks of their own": {"x.weight": ("F8_E4M3", [13568, 256]), "x.weight_scale_inv": ("F32", [108, 2])},
     "stacked experts": {"e.gate_up_proj": ("F8_E4M3", [4, 256, 128]), "e.gate_up_proj_scale_inv": ("F32", [4, 2, 1])},
@@ -108,7 +112,7 @@ def test_a_pair_is_sound(case: str, tmp_path: Path) -> None:
 
 
 #: Those that may be absent: what a scale is for is told without them.
-OPTIONAL = ("offset", "input_scale", "bias", "g_idx", "nested", "quant_state", "input_global")
+OPTIONAL = ("offset", "qscale_act", "input_scale", "bias", "g_idx", "nested", "quant_state", "input_global")
 #: By these names alone it cannot be told that they are a scale, or a weight.
 UNTOLD = {"x.biases", "x.weight.quant_state.bitsandbytes__nf4", "e.down_proj_scale"}
 
