@@ -65,6 +65,8 @@ class When(Frozen):
     key: str
     equals: str | int | bool | tuple[str, ...] | None = None
     """What it must be, or one of several."""
+    unless: str | int | bool | None = None
+    """What it must not be."""
     given: bool | None = None
     """Whether the key must be there, neither null, zero, false nor empty."""
     absent: bool = False
@@ -74,6 +76,8 @@ class When(Frozen):
         value = look_up(config, self.key)
         if self.given is not None:
             return bool(value) == self.given
+        if self.unless is not None:
+            return bool(value != self.unless)
         if isinstance(self.equals, tuple):
             return value in self.equals
         if self.equals is not None:
