@@ -73,6 +73,8 @@ def grains(
 
     `companion` is None for the weight under its own name, which may be packed too.
     """
+    if companion is None and stored == weight:
+        return tuple(Grain(dim, 1) for dim in range(len(weight)))
     role = companion.role if companion else "packed"
     if role == "whole":
         return tuple(Grain(None, WHOLE) for _ in stored)

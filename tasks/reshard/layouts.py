@@ -20,7 +20,7 @@ from day0.errors import InputError
 from day0.safetensors_header import DTYPE_BITS
 from tasks.reshard.cuts import Cut, Cutter, in_halves, nbytes, zeros
 from tasks.reshard.slicing import World, expert_range, stage_layers
-from tasks.reshard.units import Unit, for_engine, is_mtp, stage_of
+from tasks.reshard.units import Unit, for_engine, is_mtp, is_transposed, stage_of
 
 #: The least run of bytes that is worth a file of its own where blocks can be shared.
 LEAST_SHARED = 8 << 20
@@ -214,6 +214,11 @@ class NamedLayout(Layout):
             self._apart(unit, joins)
             return
         target = rule.targets.get(self.name)
+        if unit.companion and unit.companion.transposed and is_transposed(unit.kind.grains):
+            raise InputError(
+                f"tensor {unit.name!r} (GPTQ or AWQ) has input features first, and layout {self.name!r} does not join "
+                "such tensors; write layout hf, or convert the weights (--weight-dtype bfloat16)"
+            )
         if target is None:
             raise InputError(
                 f"tensor {unit.name!r} has no name in layout {self.name!r} (configs/families/{rule.family}.yaml)"
