@@ -59,6 +59,18 @@ class _Weight:
         return self.main.companion is None and self.main.tensor.dtype in FLOATS
 
 
+@dataclass
+class _Job:
+    """What is asked for, and where the units are put."""
+
+    wanted: WeightDtype
+    own: str | None
+    """The dtype of the checkpoint's unquantised weights."""
+    config: Mapping[str, Any]
+    cutter: Cutter
+    chosen: Chosen
+
+
 def choose_conversions(
     matches: Sequence[Match], bound: BoundFamily, weight_dtype: str | None, cutter: Cutter
 ) -> Chosen:
@@ -72,11 +84,10 @@ def choose_conversions(
     name, wanted = weight_dtype_of(weight_dtype)
     weights = _weights(matches)
     chosen = Chosen([])
-    own = _own_dtype(weights)
+    job = _Job(wanted, _own_dtype(weights), bound.config, cutter, chosen)
+    write = {"float": _to_float, "quantised": _quantised, "renamed": _renamed}[wanted.kind]
     for weight in weights:
-        {"float": _to_float, "quantised": _quantised, "renamed": _renamed}[wanted.kind](
-            weight, wanted, own, cutter, chosen
-        )
+        write(weight, job)
     if any(unit.draft.conversion for unit in chosen.units):
         chosen.config_changes = _config_changes(name, wanted, bound.config, chosen.units)
     return chosen
@@ -109,80 +120,85 @@ def _own_dtype(weights: Iterable[_Weight]) -> str | None:
     return max(counts, key=lambda dtype: counts[dtype]) if counts else None
 
 
-def _to_float(weight: _Weight, wanted: WeightDtype, own: str | None, cutter: Cutter, chosen: Chosen) -> None:
+def _to_float(weight: _Weight, job: _Job) -> None:
     tensor = weight.main.tensor
     if not weight.plain and _is_weight(weight):
-        chosen.units.append(_dequantised(weight, wanted.stored, cutter, chosen))
+        job.chosen.units.append(_dequantised(weight, job))
         return
     # A dtype beside the checkpoint's own was chosen for its range (router biases, decays): it is kept.
-    if weight.plain and tensor.dtype == own and tensor.dtype != wanted.stored:
-        draft = Draft((tensor,), Conversion("cast", ((wanted.stored, tensor.shape),)))
-        kind = cutter.kind(weight.main.rule, tensor.shape, wanted.stored, weight.main.grains)
-        chosen.units.append(Unit(tensor.name, weight.main, kind, draft))
+    if weight.plain and tensor.dtype == job.own and tensor.dtype != job.wanted.stored:
+        draft = Draft((tensor,), Conversion("cast", ((job.wanted.stored, tensor.shape),)))
+        kind = job.cutter.kind(weight.main.rule, tensor.shape, job.wanted.stored, weight.main.grains)
+        job.chosen.units.append(Unit(tensor.name, weight.main, kind, draft))
     else:
-        _keep(weight, cutter, chosen)
+        _keep(weight, job)
 
 
-def _quantised(weight: _Weight, wanted: WeightDtype, own: str | None, cutter: Cutter, chosen: Chosen) -> None:
+def _quantised(weight: _Weight, job: _Job) -> None:
     rule = weight.main.rule
     matrix = len(rule.shape) == 2 or (len(rule.shape) == 3 and rule.rule.experts is not None)
-    if rule.rule.kind not in wanted.of or not matrix or _is_already(weight, wanted):
-        _keep(weight, cutter, chosen)
+    if rule.rule.kind not in job.wanted.of or not matrix or _is_already(weight, job.wanted):
+        _keep(weight, job)
         return
-    assert wanted.scale
-    assert wanted.conversion
+    assert job.wanted.scale
+    assert job.wanted.conversion
     *outer, rows, columns = rule.shape
-    blocks = [1 if size == 0 else -(-n // size) for n, size in zip((rows, columns), wanted.scale.block, strict=True)]
+    blocks = [
+        1 if size == 0 else -(-n // size) for n, size in zip((rows, columns), job.wanted.scale.block, strict=True)
+    ]
     scale_shape = (*outer, *blocks)
-    outputs = ((wanted.stored, rule.shape), (wanted.scale.dtype, scale_shape))
+    outputs = ((job.wanted.stored, rule.shape), (job.wanted.scale.dtype, scale_shape))
     if weight.plain:
-        draft = Draft((weight.main.tensor,), Conversion(wanted.conversion, outputs))
+        draft = Draft((weight.main.tensor,), Conversion(job.wanted.conversion, outputs))
     else:
-        before = _dequantisation(weight, chosen)
-        name = f"{before.conversion.name}+{wanted.conversion}" if before.conversion else wanted.conversion
+        before = _dequantisation(weight, job)
+        name = f"{before.conversion.name}+{job.wanted.conversion}" if before.conversion else job.wanted.conversion
         parameters = before.conversion.parameters if before.conversion else ()
         draft = Draft(before.inputs, Conversion(name, outputs, parameters))
-    companion = _companion(weight.name, wanted.scale.ending)
+    companion = _companion(weight.name, job.wanted.scale.ending)
     grains = whole_grains(rule.shape)
     match = replace(weight.main, companion=None, grains=grains)
-    chosen.units.append(Unit(weight.name, match, cutter.kind(rule, rule.shape, wanted.stored, grains), draft))
-    scale_grains = (*whole_grains(tuple(outer)), *_block_grains(wanted.scale.block, len(outer)))
+    job.chosen.units.append(
+        Unit(weight.name, match, job.cutter.kind(rule, rule.shape, job.wanted.stored, grains), draft)
+    )
+    scale_grains = (*whole_grains(tuple(outer)), *_block_grains(job.wanted.scale.block, len(outer)))
     beside = replace(weight.main, companion=companion, grains=scale_grains)
     name = weight.name.removesuffix(_base(companion, weight.name)) + companion.ending
-    kind = cutter.kind(rule, scale_shape, wanted.scale.dtype, scale_grains)
-    chosen.units.append(Unit(name, beside, kind, draft, output=1))
+    kind = job.cutter.kind(rule, scale_shape, job.wanted.scale.dtype, scale_grains)
+    job.chosen.units.append(Unit(name, beside, kind, draft, output=1))
 
 
-def _renamed(weight: _Weight, wanted: WeightDtype, own: str | None, cutter: Cutter, chosen: Chosen) -> None:
-    assert wanted.conversion
-    assert wanted.scales
-    if weight.main.tensor.dtype != wanted.source:
-        _keep(weight, cutter, chosen)
+def _renamed(weight: _Weight, job: _Job) -> None:
+    assert job.wanted.conversion
+    assert job.wanted.scales
+    if weight.main.tensor.dtype != job.wanted.source:
+        _keep(weight, job)
         return
     if weight.scale is None:
         raise InputError(
-            f"tensor {weight.name!r} is {wanted.source} without a scale, which would have to change with it"
+            f"tensor {weight.name!r} is {job.wanted.source} without a scale, which would have to change with it"
         )
     for match in (weight.main, *weight.beside):
         tensor = match.tensor
         if match is weight.main:
-            conversion = Conversion(wanted.conversion, ((wanted.stored, tensor.shape),))
+            conversion = Conversion(job.wanted.conversion, ((job.wanted.stored, tensor.shape),))
         elif match is weight.scale:
-            conversion = Conversion(wanted.scales, ((tensor.dtype, tensor.shape),))
+            conversion = Conversion(job.wanted.scales, ((tensor.dtype, tensor.shape),))
         else:
-            chosen.units.append(as_stored(match, cutter))
+            job.chosen.units.append(as_stored(match, job.cutter))
             continue
-        kind = cutter.kind(match.rule, tensor.shape, conversion.outputs[0][0], match.grains)
-        chosen.units.append(Unit(tensor.name, match, kind, Draft((tensor,), conversion)))
+        kind = job.cutter.kind(match.rule, tensor.shape, conversion.outputs[0][0], match.grains)
+        job.chosen.units.append(Unit(tensor.name, match, kind, Draft((tensor,), conversion)))
 
 
-def _keep(weight: _Weight, cutter: Cutter, chosen: Chosen) -> None:
-    chosen.units += [as_stored(match, cutter) for match in (weight.main, *weight.beside)]
+def _keep(weight: _Weight, job: _Job) -> None:
+    cutter = job.cutter
+    job.chosen.units += [as_stored(match, cutter) for match in (weight.main, *weight.beside)]
 
 
 def _is_weight(weight: _Weight) -> bool:
-    """Whether the stored numbers are a quantised weight's, rather than numbers of their own (a table of ids)."""
-    return weight.main.companion is not None or weight.scale is not None or weight.main.tensor.dtype in _FP8
+    """Whether numbers that are no floats are a quantised weight's: a router's table of ids is what it says."""
+    return weight.scale is not None or weight.main.rule.rule.kind not in ("router", "buffer", "residual")
 
 
 def _is_already(weight: _Weight, wanted: WeightDtype) -> bool:
@@ -198,20 +214,20 @@ def _block_grains(block: tuple[int, int], outer: int) -> tuple[Grain, ...]:
     return tuple(Grain(None, WHOLE) if size == 0 else Grain(outer + i, size) for i, size in enumerate(block))
 
 
-def _dequantised(weight: _Weight, stored: str, cutter: Cutter, chosen: Chosen) -> Unit:
-    before = _dequantisation(weight, chosen)
+def _dequantised(weight: _Weight, job: _Job) -> Unit:
+    before = _dequantisation(weight, job)
     assert before.conversion
     rule = weight.main.rule
     name, shape, grains = before.conversion.name, rule.shape, whole_grains(rule.shape)
     if rule.rule.plain_transposed:
         name, shape, grains = f"{name}{TRANSPOSED}", exchanged(shape), exchanged(grains)
-    conversion = Conversion(name, ((stored, shape),), before.conversion.parameters)
+    conversion = Conversion(name, ((job.wanted.stored, shape),), before.conversion.parameters)
     match = replace(weight.main, companion=None, grains=grains)
-    kind = cutter.kind(rule, shape, stored, grains)
+    kind = job.cutter.kind(rule, shape, job.wanted.stored, grains)
     return Unit(weight.name, match, kind, Draft(before.inputs, conversion))
 
 
-def _dequantisation(weight: _Weight, chosen: Chosen) -> Draft:
+def _dequantisation(weight: _Weight, job: _Job) -> Draft:
     """What computes a quantised weight out: the conversion (its outputs are the caller's), and the tensors it takes."""
     main = weight.main.tensor
     taken: list[tuple[str, Match]] = []
@@ -238,10 +254,14 @@ def _dequantisation(weight: _Weight, chosen: Chosen) -> Draft:
         )
     inputs = {id(match) for _, match in taken}
     reason = "belongs to the quantised form, which is computed out"
-    chosen.dropped += [Dropped(tensor=m.tensor.name, reason=reason) for m in weight.beside if id(m) not in inputs]
+    job.chosen.dropped += [Dropped(tensor=m.tensor.name, reason=reason) for m in weight.beside if id(m) not in inputs]
     parameters: dict[str, Any] = {"roles": tuple(role for role, _ in taken)}
     if name in ("fp8_block_dequant", "int8_dequant") and (block := _block(scale, len(weight.main.rule.shape))):
         parameters["block"] = block
+    quantization = job.config.get("quantization_config")
+    if name == "gptq_dequant" and isinstance(quantization, Mapping):
+        # Version 2 of the format stores zero points as they are, the first one less than they are.
+        parameters["zero_offset"] = 0 if quantization.get("checkpoint_format") == "gptq_v2" else 1
     conversion = Conversion(name, (), tuple(sorted(parameters.items())))
     return Draft((main, *(match.tensor for _, match in taken)), conversion)
 
