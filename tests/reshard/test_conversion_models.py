@@ -22,7 +22,7 @@ pytestmark = pytest.mark.reference
 
 
 def fp8_llama(root: Path) -> Path:
-    """A tiny Llama whose projections are FP8 in whole blocks of 128: transformers 5.24 divides a partial one wrongly."""
+    """A tiny Llama with FP8 projections, in whole blocks of 128: transformers 5.24 divides partial ones wrongly."""
     import torch
     from safetensors.torch import load_file, save_file
 
