@@ -124,6 +124,18 @@ def claim(
         os.close(descriptor)
 
 
+def claimed(path: Path) -> bool:
+    """Whether somebody is hashing the file at this moment."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        return not _locked(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 def identity(stat: os.stat_result) -> tuple[int, int, int, int, int]:
     """What changes whenever a file's content does."""
     return stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns

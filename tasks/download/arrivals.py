@@ -13,7 +13,7 @@ from contextvars import copy_context
 from pathlib import Path
 
 from day0 import deadline
-from day0.hash_cache import HashCache
+from day0.hash_cache import HashCache, claimed
 from day0.landing import followed
 from day0.progress import report
 from tasks.download.hashes import hash_file
@@ -22,7 +22,7 @@ from tasks.download.source import HubRelease
 logger = logging.getLogger("day0.download")
 
 FOLLOWER_PATIENCE = 60.0
-"""Seconds without a new digest after which those who read along are not waited for."""
+"""Seconds in which those who read along hash nothing, after which they are not waited for."""
 _POLL = 0.2
 
 
@@ -78,7 +78,7 @@ def wait_for_followers(release: HubRelease, names: list[str], place: Path, folde
     since = time.monotonic()
     while followed(folder):
         unknown = [name for name in left if cache.get((place / name).stat()) is None]
-        if len(unknown) < len(left):
+        if len(unknown) < len(left) or any(claimed(place / name) for name in unknown):
             since = time.monotonic()
         if not unknown:
             return

@@ -25,7 +25,7 @@ from day0.hash_cache import HashCache
 from day0.http import http_client
 from tasks.download.manifest import Expected
 from tasks.download.source import Address
-from tasks.download.space import FULL, disk_full
+from tasks.download.space import not_written
 
 logger = logging.getLogger("day0.download")
 
@@ -131,9 +131,7 @@ def fetch_whole(
         begun.unlink()
         raise
     except OSError as error:
-        if error.errno in FULL:
-            raise disk_full(str(error.strerror)) from error
-        raise
+        raise not_written(error, target) from error
     return digest
 
 

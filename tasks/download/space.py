@@ -35,5 +35,12 @@ def disk_full(text: str) -> InputError:
     return InputError(f"{text} while the release was being fetched; what is there is kept: {_remedy()}")
 
 
+def not_written(error: OSError, path: Path) -> InputError:
+    """What is said when a file cannot be written, for whatever reason."""
+    if error.errno in FULL:
+        return disk_full(str(error.strerror))
+    return InputError(f"{error.filename or path} cannot be written: {error.strerror}")
+
+
 def _remedy() -> str:
     return f"make room, or set DAY0_HOME to a larger disk than that of {home()}"

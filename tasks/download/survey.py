@@ -33,7 +33,7 @@ from tasks.download.hub import find, folder_of
 from tasks.download.listing import is_unsafe
 from tasks.download.manifest import Expected
 from tasks.download.source import Hub, HubRelease
-from tasks.download.space import FULL, disk_full
+from tasks.download.space import not_written
 
 T = TypeVar("T")
 Read = Callable[[str, int, int], bytes]
@@ -164,9 +164,7 @@ class _Survey:
             shutil.rmtree(self.location, ignore_errors=True)
             os.replace(folder, self.location)
         except OSError as error:
-            if error.errno in FULL:
-                raise disk_full(str(error.strerror)) from error
-            raise
+            raise not_written(error, self.location) from error
         finally:
             shutil.rmtree(folder, ignore_errors=True)
         return digests

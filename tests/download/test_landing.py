@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -16,7 +17,7 @@ from day0.artifacts.snapshot import Snapshot
 from day0.deadline import Deadline
 from day0.errors import CheckFailed, EvidenceMissing, StageTimeout, Unavailable
 from day0.files import sha256_file
-from day0.hash_cache import FileChanged, HashCache, claim
+from day0.hash_cache import Claim, FileChanged, HashCache, claim
 from day0.landing import Landing, partial
 from day0.verdict import Verdict
 from tasks.download import arrivals, hashes
@@ -98,6 +99,28 @@ def test_a_promise_that_nobody_keeps_does_not_hold_the_download_up(
     monkeypatch.setattr("tasks.download.direct.HashCache.put", lambda *_: None)  # as if hashing was left to it
     with Landing.of(survey("acme/large")).follow():
         assert fetch("acme/large").verdict is Verdict.PASS
+
+
+@pytest.mark.parametrize("listed", [True], indirect=True)
+def test_a_slow_reader_is_waited_for_while_it_reads(
+    hub: LocalHub, large: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hub.push("acme/large", large)
+    monkeypatch.setattr(arrivals, "FOLLOWER_PATIENCE", 0.5)
+    hashed: list[str] = []
+    real = Claim.record
+    monkeypatch.setattr(Claim, "record", lambda self, digest: hashed.append(self.path.name) or real(self, digest))
+    found = Landing.of(survey("acme/large"))
+    with (
+        found.follow(),
+        fetching("acme/large"),
+        claim(found.wait_for(ONE)) as one,
+        claim(found.wait_for(TWO)) as two,
+    ):
+        time.sleep(2)
+        for reading, name in ((one, ONE), (two, TWO)):
+            reading.record(sha256_file(large / name))
+    assert hashed.count(ONE) == hashed.count(TWO) == 1
 
 
 def test_a_whole_release_lands_at_once(hub: LocalHub, large: Path) -> None:

@@ -114,6 +114,35 @@ def test_what_the_headers_say_wrong_is_told_before_the_download(hub: LocalHub, l
     assert [(fault.kind, fault.file) for fault in found.faults] == [("missing_shard", TWO)]
 
 
+@pytest.mark.parametrize(
+    ("begin", "fault"),
+    [
+        ((1 << 63).to_bytes(8, "little"), "header"),
+        ((90_000_000).to_bytes(8, "little"), "header"),
+        (b"<!DOCTYPE html>", "header"),
+        (b"version https://git-lfs.github.com/spec/v1", "header"),
+    ],
+)
+def test_a_shard_that_does_not_begin_as_one(
+    hub: LocalHub, large: Path, tmp_path: Path, begin: bytes, fault: str
+) -> None:
+    release = write_large(tmp_path / "odd", 2 << 20)
+    (release / ONE).write_bytes(begin + (release / ONE).read_bytes()[len(begin) :])
+    hub.push("acme/odd", release)
+    found = survey("acme/odd")
+    assert [(entry.kind, entry.file) for entry in found.faults][:1] == [(fault, ONE)]
+    assert hub.sent < 1 << 20  # whatever length it states
+
+
+def test_a_release_whose_names_cannot_be_files_together(hub: LocalHub, large: Path) -> None:
+    hub.push("acme/large", large)
+    commit = hub.repositories["acme/large"].commits[-1]
+    commit.files["config.json/more.json"] = commit.files["config.json"]
+    for bring in (survey, fetch):
+        with pytest.raises(InputError, match=r"config.json.* cannot be written: "):
+            bring("acme/large")
+
+
 def test_a_refused_release(hub: LocalHub, large: Path) -> None:
     hub.push("acme/large", large)
     pinned = pin("acme/large")
