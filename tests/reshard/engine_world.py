@@ -81,7 +81,7 @@ def rank_of(folder: str, world: World, rank: int, moe_backend: str = "auto") -> 
     config.parallel_config.world_size = world.size
     config.parallel_config.rank = rank
     torch.distributed.init_process_group("fake", store=FakeStore(), rank=rank, world_size=world.size)
-    with _no_communication(parallel_state), _any_kernel(), set_current_vllm_config(config):
+    with _no_communication(parallel_state), _any_kernel(moe_backend), set_current_vllm_config(config):
         parallel_state._WORLD = parallel_state.init_world_group(list(range(world.size)), rank, "fake")
         parallel_state._NODE_COUNT = 1
         parallel_state.initialize_model_parallel(world.tp, world.pp, backend="fake")
@@ -117,8 +117,11 @@ def _no_communication(parallel_state: Any) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _any_kernel() -> Iterator[None]:
-    """Layers take kernels that this machine cannot run: their tensors are the same, and none is called here."""
+def _any_kernel(moe_backend: str) -> Iterator[None]:
+    """Layers take kernels that this machine cannot run: their tensors are the same, and none is called here.
+
+    The tensors of experts are not: `auto` takes only kernels that can run here.
+    """
     from unittest.mock import MagicMock, patch
 
     from vllm.model_executor.kernels import linear
@@ -129,6 +132,8 @@ def _any_kernel() -> Iterator[None]:
     from vllm.v1.worker.workspace import init_workspace_manager
 
     init_workspace_manager(torch.device("cpu"))
+
+    supported = FusedMoEExperts.is_supported_config if moe_backend == "auto" else lambda *_: (True, None)
 
     class Accelerator(type(current_platform)):  # type: ignore[misc]
         def is_cuda_alike(self) -> bool:
@@ -143,7 +148,7 @@ def _any_kernel() -> Iterator[None]:
 
     with (
         patch.object(linear, "is_supported_and_can_implement_kernel", lambda *_: (True, "")),
-        patch.object(FusedMoEExperts, "is_supported_config", staticmethod(lambda *_: (True, None))),
+        patch.object(FusedMoEExperts, "is_supported_config", staticmethod(supported)),
         patch.object(moe_config, "current_platform", Accelerator()),
         patch.object(torch.cuda, "Event", MagicMock),
         patch.object(torch.cuda, "Stream", MagicMock),

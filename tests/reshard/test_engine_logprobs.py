@@ -1,0 +1,61 @@
+"""The engine answers from our files what it answers from the original, to the last bit."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from day0.architecture.family import find_family
+from day0.checkpoint import open_checkpoint
+from tasks.reshard.partial import plan_key, resumable_folder
+from tasks.reshard.planner import plan_writes
+from tasks.reshard.shards import write_shards
+from tests.models.families import make_tiny_deepseek_v3, make_tiny_gpt_oss, make_tiny_qwen3_moe
+from tests.models.tiny import make_tiny_llama
+from tests.reshard.engines import engine_home, engine_python, run_in_engine
+
+__all__ = ["engine_home", "engine_python"]
+
+pytestmark = [pytest.mark.engine, pytest.mark.timeout(1200)]
+
+#: The engine's CPU build computes MXFP4 only on processors with AMX, so gpt-oss is in bf16.
+RELEASES: dict[str, Callable[[Path], Path]] = {
+    "llama": partial(make_tiny_llama, layers=4, hidden=256, heads=8, kv_heads=1),
+    "qwen3_moe": make_tiny_qwen3_moe,
+    "deepseek_v3": make_tiny_deepseek_v3,
+    "gpt_oss": partial(make_tiny_gpt_oss, mxfp4=False),
+}
+
+
+@pytest.mark.parametrize(
+    ("release", "tp", "ep"),
+    [*((release, tp, 1) for release in RELEASES for tp in (1, 2)), ("qwen3_moe", 2, 2), ("deepseek_v3", 2, 2)],
+)
+def test_the_engine_answers_the_same(release: str, tp: int, ep: int, engine_python: Path, tmp_path: Path) -> None:
+    original = RELEASES[release](tmp_path / "release")
+    parallel = ["--tp", str(tp), *(["--ep"] if ep > 1 else [])]
+    expected = answers(engine_python, original, tmp_path / "original.json", *parallel)
+    ours = resharded(original, tmp_path / "shards", tp, ep)
+    found = answers(engine_python, ours, tmp_path / "ours.json", *parallel, "--load-format", "sharded_state")
+    assert all(answer["prompt"] and answer["generated"] for answer in expected)
+    assert "nan" not in json.dumps(expected)
+    assert found == expected
+
+
+def resharded(source: Path, target: Path, tp: int, ep: int) -> Path:
+    checkpoint = open_checkpoint(source)
+    plan = plan_writes(checkpoint, find_family(checkpoint.config), "vllm", tp, 1, ep)
+    with resumable_folder(target, plan_key(plan, checkpoint)) as partial_folder:
+        write_shards(plan, checkpoint, partial_folder.root)
+    return target
+
+
+def answers(python: Path, model: Path, out: Path, *arguments: str) -> list[dict[str, Any]]:
+    run_in_engine(python, "engine_logprobs.py", model, out, *arguments)
+    found: list[dict[str, Any]] = json.loads(out.read_text())
+    return found
