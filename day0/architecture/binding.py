@@ -34,6 +34,7 @@ class _Binder:
 
     def __init__(self, tensors: Mapping[str, TensorInfo] | None) -> None:
         self.tensors = tensors
+        self.tied = False
 
     @functools.cached_property
     def keys(self) -> set[str] | None:
@@ -41,6 +42,7 @@ class _Binder:
         return {normalised(name)[0] for name in self.tensors} if self.tensors is not None else None
 
     def bind(self, family: Family, config: Mapping[str, Any]) -> BoundFamily:
+        self.tied = family.is_tied(config)  # where a nested config says otherwise, the head may still be left out
         return self._bind(family, config, (Include(family=family.name, rename={"": self._prefix(family)}),))
 
     def _prefix(self, family: Family) -> str:
@@ -58,7 +60,7 @@ class _Binder:
         stored = functools.partial(self._stored, family, chain)
         sets = resolve_layers(family.layer_sets, config, sizes, layers, stored)
         rules: list[BoundRule] = []
-        tied = family.is_tied(config)
+        tied = self.tied or family.is_tied(config)
         for rule in family.tensors:
             name = _here(rule.name, chain)
             if name is None or not all(when.holds(config) for when in rule.when):
@@ -232,6 +234,7 @@ def _merged(own: LayoutRule | None, held: LayoutRule, include: Include, layout: 
             "vocab_multiple": max(own.vocab_multiple, held.vocab_multiple),
             "tied_name": own.tied_name or tied,
             "suffixes": {**held.suffixes, **own.suffixes},
+            "dtypes": {**held.dtypes, **own.dtypes},
         }
     )
 

@@ -236,6 +236,8 @@ class LayoutRule(Frozen):
     tied_name: str | None = None
     suffixes: dict[str, str] = Field(default_factory=dict)
     """What the layout calls the tensors beside a quantised weight: ending of the source's name → of the target's."""
+    dtypes: dict[str, str] = Field(default_factory=dict)
+    """What the engine holds them as, by the ending of the source's name."""
     constants: tuple[Constant, ...] = ()
 
 

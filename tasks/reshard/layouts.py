@@ -229,7 +229,8 @@ class NamedLayout(Layout):
         for slot, number in named.items():
             name = name.replace(f"{{{slot}}}", str(number))
         name = self._companion_name(name, unit, target)
-        unit = for_engine(unit, target, self.cutter)
+        ending = unit.companion.ending.lstrip("._") if unit.companion else ""
+        unit = for_engine(unit, target, self.cutter, self.rule.dtypes.get(ending))
         expert = named["expert"] if stacked else 0
         shares = rule.rule.kind == "embedding" and self.shared_embedding
         for stage in self._stages_of(unit, target) | (self._head_stages() if shares else set()):

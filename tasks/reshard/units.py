@@ -57,8 +57,10 @@ def as_stored(match: Match, cutter: Cutter) -> Unit:
     return Unit(tensor.name, match, kind, Draft((tensor,)))
 
 
-def for_engine(unit: Unit, target: Target, cutter: Cutter) -> Unit:
+def for_engine(unit: Unit, target: Target, cutter: Cutter, companion_dtype: str | None = None) -> Unit:
     """The unit as an engine holds it: its last two dimensions exchanged, its dtype another.
+
+    `companion_dtype` is what the engine holds a tensor beside a quantised weight as; None: as it is stored.
 
     Raises:
         InputError: a weight that is quantised anew would have to be transposed.
@@ -71,11 +73,12 @@ def for_engine(unit: Unit, target: Target, cutter: Cutter) -> Unit:
         computed = cutter.kind(unit.kind.rule, unit.kind.shape, "F32", unit.kind.grains)
         return replace(unit, kind=computed, draft=Draft(unit.draft.inputs, conversion))
     kind, before = unit.kind, unit.draft.conversion
-    cast = target.dtype is not None and unit.companion is None and kind.dtype in FLOATS and kind.dtype != target.dtype
+    wanted = target.dtype if unit.companion is None else companion_dtype
+    cast = wanted is not None and kind.dtype in FLOATS and kind.dtype != wanted
     transpose = len(kind.shape) >= 2 and target.transpose != is_transposed(kind.grains)
     if not (cast or transpose):
         return unit
-    dtype = target.dtype if cast and target.dtype else kind.dtype
+    dtype = wanted if cast and wanted else kind.dtype
     shape, grains = (exchanged(kind.shape), exchanged(kind.grains)) if transpose else (kind.shape, kind.grains)
     if before is None:
         name = {(True, False): "cast", (False, True): "transpose"}.get((cast, transpose), "cast+transpose")

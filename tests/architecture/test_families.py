@@ -136,6 +136,14 @@ def test_parameters_by_the_config_alone(name: str, parameters: int) -> None:
     assert sum(math.prod(shape) for _, shape in tensors.values()) == parameters
 
 
+def test_a_model_is_tied_where_its_outer_config_says_so() -> None:
+    config = config_of("Qwen__Qwen3-VL-2B-Instruct")
+    config["text_config"]["tie_word_embeddings"] = False
+    bound = bind(find_family(config), config)
+    assert bound.tied
+    assert all(rule.optional for rule in bound.rules if rule.rule.kind == "head")
+
+
 def nvfp4(name: str, shape: tuple[int, ...]) -> list[tuple[str, str, tuple[int, ...]]]:
     """A weight [out, in] as modelopt writes it."""
     out, into = shape

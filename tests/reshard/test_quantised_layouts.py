@@ -53,6 +53,27 @@ def test_per_tensor_scales_of_a_fused_weight_are_kept_apart(tmp_path: Path) -> N
         assert not [name for name in held if "qkv_proj.k_scale" in name or "qkv_proj.v_scale" in name]
 
 
+@pytest.mark.parametrize("dtype", ["BF16", "F32"])
+def test_block_scales_are_written_as_the_engine_has_them(dtype: str, tmp_path: Path) -> None:
+    """Qwen3's FP8 releases have them in BF16; layout `hf` leaves them so."""
+    config = LLAMA | {"quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128]}}
+    tensors = dict(plain(config))
+    for name in linear(tensors):
+        out, into = tensors[name][1]
+        tensors[name] = "F8_E4M3", (out, into)
+        tensors[f"{name}_scale_inv"] = dtype, (out // 128, into // 128)
+    checkpoint = write_sparse(tmp_path, config, tensors)
+    for layout, name, expected in (
+        ("vllm", "model.layers.0.self_attn.qkv_proj.weight_scale_inv", ("F32", (4, 4))),
+        ("hf", "model.layers.0.self_attn.q_proj.weight_scale_inv", (dtype, (2, 4))),
+    ):
+        plan = plan_writes(checkpoint, find_family(config), layout, 2)
+        held = {t.name: t for file in plan.files if file.rank == 0 for t in file.tensors}
+        assert (held[name].dtype, held[name].shape) == expected
+        conversions = {s.conversion.name for listed in plan.streams.values() for s in listed if s.conversion}
+        assert conversions == ({"cast"} if layout == "vllm" and dtype == "BF16" else set())
+
+
 def test_awq_is_not_written_in_an_order_that_the_engine_does_not_have(tmp_path: Path) -> None:
     config = LLAMA | {"quantization_config": {"quant_method": "awq", "bits": 4, "group_size": 128}}
     tensors = dict(plain(config))
