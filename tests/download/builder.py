@@ -3,8 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+#: What `two_shards` makes.
+ONE = "model-00001-of-00002.safetensors"
+TWO = "model-00002-of-00002.safetensors"
+INDEX = "model.safetensors.index.json"
+VECTOR = ("BF16", [4], 8)
 
 
 def raw(header: bytes | dict[str, Any], data: bytes = b"", length: int | None = None) -> bytes:
@@ -51,3 +58,18 @@ def two_shards(root: Path, **index: Any) -> Path:
         },
         **index,
     )
+
+
+def edit_index(root: Path, change: Callable[[dict], object]) -> None:
+    index = json.loads((root / INDEX).read_text())
+    change(index)
+    (root / INDEX).write_text(json.dumps(index))
+
+
+def place(tensor: str, file: object) -> Callable[[Path], None]:
+    """Let the index place `tensor` in `file`."""
+    return lambda root: edit_index(root, lambda index: index["weight_map"].update({tensor: file}))
+
+
+def write(name: str, content: bytes | str) -> Callable[[Path], object]:
+    return lambda root: (root / name).write_bytes(content if isinstance(content, bytes) else content.encode())
