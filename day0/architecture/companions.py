@@ -34,6 +34,8 @@ class Companion(Frozen):
     of: tuple[str, ...]
     role: Role
     transposed: bool = False
+    single: bool = False
+    """An engine that joins weights has one of these for all of them: the last part's."""
 
 
 class Companions(Frozen):

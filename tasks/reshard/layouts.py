@@ -201,6 +201,8 @@ class NamedLayout(Layout):
         joins: dict[tuple[int, str], _Join] = {}
         for unit in listed:
             self._join(unit, joins)
+        for join in joins.values():
+            self._keep_single(join)
         for stage, constant in self._constants():
             joins.setdefault((stage, constant.name), _Join(constant=constant))  # unless the checkpoint brings it
         for (stage, name), join in sorted(joins.items(), key=lambda item: (self._order(item[1]), item[0])):
@@ -238,6 +240,18 @@ class NamedLayout(Layout):
             held = self.rule.tied_name or name if shares and stage in self._head_stages() else name
             join = joins.setdefault((stage, held), _Join(stacked=stacked, target=target))
             join.units += [((expert, part), unit) for part in (target.part, *target.also)]
+
+    def _keep_single(self, join: _Join) -> None:
+        """Of records that the joined parts share, the last part's; of every expert."""
+        if join.target is None or not any(unit.companion and unit.companion.single for _, unit in join.units):
+            return
+        kept = {item[0][0]: item for item in sorted(join.units, key=lambda item: item[0])}
+        for item in join.units:
+            last = kept[item[0][0]]
+            if item is not last:
+                reason = f"one record is kept of the parts that are joined, that of {last[1].name}"
+                self.dropped.append(Dropped(tensor=item[1].tensor.name, reason=reason))
+        join.units = list(kept.values())
 
     def _stages_of(self, unit: Unit, target: Target) -> set[int]:
         return set(range(self.world.pp)) if target.stages == "all" else set(self.stages(unit))

@@ -74,6 +74,31 @@ def test_block_scales_are_written_as_the_engine_has_them(dtype: str, tmp_path: P
         assert conversions == ({"cast"} if layout == "vllm" and dtype == "BF16" else set())
 
 
+def test_of_shape_records_one_is_kept_for_a_fused_weight(tmp_path: Path) -> None:
+    """compressed-tensors (pack-quantized): the engine has one, and overwrites it with each part that it loads."""
+    config = LLAMA | {"quantization_config": {"quant_method": "compressed-tensors", "format": "pack-quantized"}}
+    tensors = dict(plain(config))
+    for name in linear(tensors):
+        out, into = tensors.pop(name)[1]
+        tensors[f"{name}_packed"] = "I32", (out, into // 8)
+        tensors[f"{name}_scale"] = "BF16", (out, into // 128)
+        tensors[f"{name}_shape"] = "I64", (2,)
+    plan = plan_writes(write_sparse(tmp_path, config, tensors), find_family(config), "vllm", 2)
+    held = {t.name: t for file in plan.files if file.rank == 1 for t in file.tensors}
+    attention = "model.layers.0.self_attn"
+    assert held[f"{attention}.qkv_proj.weight_packed"].shape == ((512 + 2 * 256) // 2, 512 // 8)
+    record = held[f"{attention}.qkv_proj.weight_shape"]
+    assert (record.shape, [origin.tensor for origin in record.origins]) == (
+        (2,), [f"{attention}.v_proj.weight_shape"],
+    )  # fmt: skip
+    dropped = {lost.tensor for lost in plan.dropped}
+    assert dropped == {
+        f"model.layers.{layer}.{part}_proj.weight_shape"
+        for layer in range(2)
+        for part in ("self_attn.q", "self_attn.k", "mlp.gate")
+    }
+
+
 def test_awq_is_not_written_in_an_order_that_the_engine_does_not_have(tmp_path: Path) -> None:
     config = LLAMA | {"quantization_config": {"quant_method": "awq", "bits": 4, "group_size": 128}}
     tensors = dict(plain(config))
