@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from day0 import collector
 from day0.architecture.binding import bind
 from day0.architecture.bound import BoundFamily, match_all
 from day0.architecture.family import TOWERS, Family
@@ -29,6 +30,7 @@ from tasks.reshard.units import Draft, Unit
 from tasks.reshard.writes import Fill, Origin, Piece, Range, Stream, TargetFile, WritePlan, Written
 
 
+@collector.paused()
 def plan_writes(
     checkpoint: Checkpoint,
     family: Family,

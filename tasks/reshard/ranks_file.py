@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from json.encoder import encode_basestring as quoted
 from typing import Any
 
 from tasks.reshard.writes import Origin, TargetFile, WritePlan
@@ -36,29 +37,29 @@ def ranks_json(plan: WritePlan, source: str, errors: Mapping[str, Mapping[str, f
     yield b',\n "tensors": [\n'
     first = True
     for file in plan.files:
-        lines = ",\n".join(f"  {_text(entry)}" for entry in _entries(file))
+        lines = ",\n".join(_lines(file))
         if lines:
             yield (lines if first else f",\n{lines}").encode()
             first = False
     yield b"\n ]\n}\n"
 
 
-def _entries(file: TargetFile) -> Iterator[dict[str, Any]]:
-    for tensor in file.tensors:
-        sources = [_source(origin) for origin in tensor.origins]
-        yield {
-            "rank": file.rank,
-            "tensor": tensor.name,
-            "file": file.name,
-            "dtype": tensor.dtype,
-            "shape": list(tensor.shape),
-            "sources": sources,
-        }
+def _lines(file: TargetFile) -> Iterator[str]:
+    """A line a tensor. Put together by hand: a large model has a million of them."""
+    name = quoted(file.name)
+    for t in file.tensors:
+        sources = ", ".join(map(_source, t.origins))
+        yield (
+            f'  {{"rank": {file.rank}, "tensor": {quoted(t.name)}, "file": {name}, "dtype": "{t.dtype}", '
+            f'"shape": {list(t.shape)}, "sources": [{sources}]}}'
+        )
 
 
-def _source(origin: Origin) -> dict[str, Any]:
-    source = {"tensor": origin.tensor, "slice": [list(r) for r in origin.slice], "conversion": origin.conversion}
-    return source if origin.axis is None else {**source, "axis": origin.axis}
+def _source(origin: Origin) -> str:
+    tensor = "null" if origin.tensor is None else quoted(origin.tensor)
+    joined = "" if origin.axis is None else f', "axis": {origin.axis}'
+    box = [[first, last] for first, last in origin.slice]
+    return f'{{"tensor": {tensor}, "slice": {box}, "conversion": {quoted(origin.conversion)}{joined}}}'
 
 
 def _text(value: Any) -> str:
