@@ -116,13 +116,13 @@ def fetch_whole(
         InputError: this account may not read it, or the disk is full.
         Unavailable: the server does not send it.
     """
-    begun.parent.mkdir(parents=True, exist_ok=True)
-    target.parent.mkdir(parents=True, exist_ok=True)
     try:
-        # The lock keeps two fetches of one file apart, and those who would read it until its digest is known.
+        begun.parent.mkdir(parents=True, exist_ok=True)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        # The lock keeps those who would read the file waiting until its digest is known.
         with open(os.open(begun, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644), "r+b", buffering=0) as file:
             with suppress(OSError):  # a file system without locks
-                fcntl.flock(file, fcntl.LOCK_EX)
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             digest = _Body(address, expected, file, progress, again).fetch()
             os.fsync(file.fileno())
             os.replace(begun, target)

@@ -55,7 +55,7 @@ def fetch_files(hub: Hub, release: HubRelease, names: list[str], place: Path, be
         while waiting:
             ended, _ = wait(waiting, timeout=0.5, return_when=FIRST_COMPLETED)
             report("downloading", sum(done.values()), total, "B")
-            for future in ended:
+            for future in ended.union(future for future in waiting if future.cancelled()):  # `wait` ignores those
                 name = waiting.pop(future)
                 error = None if future.cancelled() else future.exception()
                 if isinstance(error, CheckFailed):

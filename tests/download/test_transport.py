@@ -15,7 +15,7 @@ from day0.hash_cache import HashCache
 from day0.landing import partial
 from day0.release import parse_source
 from day0.verdict import Verdict
-from tasks.download import client, direct, hashes
+from tasks.download import client, direct, hashes, parallel
 from tasks.download.fetch import fetch, pin
 from tasks.download.hub import folder_of
 from tasks.download.source import HubRelease
@@ -87,6 +87,17 @@ def test_a_server_that_stays_away(hub: LocalHub, large: Path) -> None:
     with pytest.raises(Unavailable, match=rf"{ONE} cannot be fetched: it answers 500"):
         fetch("acme/large")
     assert gets(hub, ONE) == direct.ATTEMPTS
+
+
+def test_a_refusal_ends_the_fetch_before_other_files_are_begun(
+    hub: LocalHub, large: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hub.push("acme/large", large)
+    monkeypatch.setattr(parallel, "CONNECTIONS", 1)
+    hub.error("/resolve/.*config.json", 403)
+    with pytest.raises(InputError, match="refused to this account"):
+        fetch("acme/large")
+    assert not gets(hub, ONE)
 
 
 def test_an_interrupted_fetch_is_continued_by_the_next(hub: LocalHub, large: Path) -> None:
