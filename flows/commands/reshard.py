@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING, Literal, cast
 
 import click
 
 from flows import output
 from flows.output import Answer
+
+if TYPE_CHECKING:
+    from tasks.reshard.writer import FanOut
 
 
 @output.command(help="Split the checkpoint in SRC for a layout, into the new folder DST.")
@@ -25,6 +29,14 @@ from flows.output import Answer
     show_default=True,
     help="Split towers of images and sound over tensor parallel ranks, or give each rank all of them.",
 )
+@click.option(
+    "--runner",
+    type=click.Choice(["local", "threads", "dask", "ray"]),
+    default="local",
+    show_default=True,
+    help="Who takes the source's shards: this process, or a task runner of Prefect's.",
+)
+@click.option("--address", help="Of a running Dask scheduler or Ray head; without it a cluster on this machine.")
 @click.option("--hashes/--no-hashes", default=True, help="Take the SHA-256 of all that is read and written.")
 @click.option("--dry-run", is_flag=True, help="Read headers only and write nothing.")
 def command(
@@ -36,6 +48,8 @@ def command(
     ep: int,
     weight_dtype: str | None,
     towers: str,
+    runner: str,
+    address: str | None,
     hashes: bool,
     dry_run: bool,
 ) -> Answer:
@@ -83,3 +97,15 @@ def command(
         "seconds": time.monotonic() - start,
     }
     return Answer(answer, lambda: show(answer, str(dst), dry_run))
+
+
+def _fan_out(runner: str, address: str | None) -> FanOut | None:
+    """Who takes shards, if not this process; a server of Prefect's is started for it where there is none."""
+    if runner == "local":
+        return None
+    from flows.orchestrator import use_server
+
+    use_server()
+    from tasks.reshard.fanout import fan_out_over
+
+    return fan_out_over(cast("Literal['threads', 'dask', 'ray']", runner), address)

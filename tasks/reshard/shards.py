@@ -17,7 +17,7 @@ from day0.files import FileRef, atomic_write, digest_of, file_ref, sha256_file
 from day0.verdict import Check, Verdict
 from tasks.reshard.checks import accounted_check, read_back_check, sources_check
 from tasks.reshard.ranks_file import RANKS, ranks_json
-from tasks.reshard.writer import Hashes, write_files
+from tasks.reshard.writer import FanOut, Hashes, write_files
 from tasks.reshard.writes import TargetFile, WritePlan
 
 #: What an engine reads beside the weights. Never the source's index (it names files that are not there), weights in
@@ -37,6 +37,7 @@ def write_shards(
     *,
     hashes: bool = True,
     journal: Path | None = None,
+    fan_out: FanOut | None = None,
 ) -> RankShards:
     """Carry the plan out below the folder `root`; `ranks.json` comes last.
 
@@ -44,12 +45,13 @@ def write_shards(
         expected: SHA-256 of the source's files by name, where they are known.
         hashes: whether to take the SHA-256 of all weights that are read and written.
         journal: where the writer keeps what is done, so that an interrupted run goes on from there.
+        fan_out: who takes the source's shards, where it is not threads of this process.
 
     Raises:
         CheckFailed: a source file is not what was expected, or what was written does not read back.
         InputError: no space, or a source file cannot be read.
     """
-    taken = write_files(plan, checkpoint, root, expected, hashes=hashes, journal=journal)
+    taken = write_files(plan, checkpoint, root, expected, hashes=hashes, journal=journal, fan_out=fan_out)
     support = [ref for folder in _folders(plan) for ref in _write_support(plan, checkpoint, root, folder, expected)]
     rank_files = [
         FileRef(name=file.name, bytes=file.nbytes, sha256=taken.targets.get(file.name, "")) for file in plan.files
