@@ -18,7 +18,7 @@ from tasks.download.source import Hub, HubRelease
 
 logger = logging.getLogger("day0.download")
 
-CONNECTIONS = 6
+CONNECTIONS = 8  # as many as the hub's own client
 
 
 class _Stopped(Exception):
