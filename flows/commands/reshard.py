@@ -33,10 +33,15 @@ if TYPE_CHECKING:
     "--runner",
     type=click.Choice(["local", "threads", "dask", "ray"]),
     default="local",
+    envvar="DAY0_RUNNER",
     show_default=True,
     help="Who takes the source's shards: this process, or a task runner of Prefect's.",
 )
-@click.option("--address", help="Of a running Dask scheduler or Ray head; without it a cluster on this machine.")
+@click.option(
+    "--address",
+    envvar="DAY0_RUNNER_ADDRESS",
+    help="Of a running Dask scheduler or Ray head; without it a cluster on this machine.",
+)
 @click.option("--hashes/--no-hashes", default=True, help="Take the SHA-256 of all that is read and written.")
 @click.option("--dry-run", is_flag=True, help="Read headers only and write nothing.")
 def command(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Sequence
-from contextvars import ContextVar
+from contextvars import Context, ContextVar
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -19,6 +19,7 @@ from prefect.futures import as_completed
 from prefect.task_runners import TaskRunner, ThreadPoolTaskRunner
 
 from day0 import deadline
+from day0.deadline import Deadline
 from day0.errors import InputError
 from tasks.reshard.writer import FanOut
 
@@ -40,11 +41,14 @@ def fan_out_over(runner: Runner, address: str | None = None, **options: Any) -> 
     def fan_out(function: Callable[[Any], Any], arguments: Sequence[Any], each: Callable[[Any], None]) -> None:
         if not arguments:
             return
-        token = _calls.set(_Calls(function, arguments, each))
-        try:
+        calls = _Calls(function, arguments, each, deadline.current())
+
+        def run() -> None:
+            _calls.set(calls)
             _shards.with_options(task_runner=made, name=f"reshard {function.__name__}")()
-        finally:
-            _calls.reset(token)
+
+        # Prefect sends what surrounds a task to its worker: a stage's own task and flow would go along, by value.
+        Context().run(run)
 
     return fan_out
 
@@ -54,6 +58,7 @@ class _Calls:
     function: Callable[[Any], Any]
     arguments: Sequence[Any]
     each: Callable[[Any], None]
+    limit: Deadline
 
 
 #: Not parameters of the flow: Prefect sends those to every worker, and looks into every field of them for futures.
@@ -66,7 +71,8 @@ def _shards() -> None:
 
 
 def _collect() -> None:
-    calls, limit = _calls.get(), deadline.current()
+    calls = _calls.get()
+    limit = calls.limit
     futures = [_call.submit(pickle.dumps((calls.function, argument))) for argument in calls.arguments]
     try:
         for future in as_completed(futures, timeout=limit.remaining()):

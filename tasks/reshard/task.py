@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
+from typing import TYPE_CHECKING, cast
 
 from day0.architecture.family import find_family
 from day0.artifacts.plan import ParallelPlan
@@ -16,6 +18,10 @@ from tasks.reshard.partial import plan_key, resumable_folder
 from tasks.reshard.planner import plan_writes
 from tasks.reshard.settings import ReshardSettings
 from tasks.reshard.shards import write_shards
+from tasks.reshard.writer import FanOut
+
+if TYPE_CHECKING:
+    from tasks.reshard.fanout import Runner
 
 
 @stage("reshard", version=2, retries=0, timeout=6 * HOURS)
@@ -42,4 +48,16 @@ def reshard(snapshot: Snapshot, plan: ParallelPlan, settings: ReshardSettings) -
     expected = {file.name: file.sha256 for file in snapshot.files}
     # The workspace goes when the stage fails; what a stopped run has verified stays here, for the next attempt.
     with resumable_folder(workspace(), plan_key(writes, checkpoint), home() / "partial") as partial:
-        return write_shards(writes, checkpoint, partial.root, expected, journal=partial.journal)
+        return write_shards(writes, checkpoint, partial.root, expected, journal=partial.journal, fan_out=_fan_out())
+
+
+def _fan_out() -> FanOut | None:
+    """Who takes the source's shards: threads of this process, or what `$DAY0_RUNNER` names (`dask`, `ray`)."""
+    runner = os.environ.get("DAY0_RUNNER", "local")
+    if runner == "local":
+        return None
+    if runner not in ("threads", "dask", "ray"):
+        raise InputError(f"DAY0_RUNNER is {runner!r}; it must be local, threads, dask or ray")
+    from tasks.reshard.fanout import fan_out_over
+
+    return fan_out_over(cast("Runner", runner), os.environ.get("DAY0_RUNNER_ADDRESS"))
