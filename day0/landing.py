@@ -95,6 +95,13 @@ class Landing:
                 raise EvidenceMissing(f"{' or '.join(sizes)} was not fetched: {self._why()}")
             time.sleep(_POLL)
 
+    def settle(self) -> None:
+        """Wait until nobody fetches the release any more: it is there, or the download has ended without it."""
+        limit = deadline.current()
+        while _held(_beside(self.folder, "lock")):
+            limit.check()
+            time.sleep(_POLL)
+
     def check(self, name: str, sha256: str) -> None:
         """Raise CheckFailed if a file with this digest is not the one that the hub lists."""
         expected = self.digests.get(name)

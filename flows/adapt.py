@@ -31,7 +31,7 @@ from flows.view import RunView
 from tasks.benchmark.settings import load_settings as benchmark_suite
 from tasks.benchmark.task import benchmark
 from tasks.download.fetch import pin
-from tasks.download.task import download
+from tasks.download.task import download, survey
 from tasks.kernels.settings import KernelSettings
 from tasks.kernels.task import kernels
 from tasks.multimodal.settings import MultimodalSettings
@@ -108,11 +108,13 @@ def adapt(
         stages = Pipeline(
             run, resources, until=until, refresh_from=ORDER[0] if fresh else refresh_from, on_end=view.on_end
         )
+        # What a hub holds is planned from its headers, and split while it arrives. A folder's weights are here already.
         snapshot = stages.submit(download, settings=pinned)
-        profiled = stages.submit(profile, snapshot, settings=ProfileSettings())
-        planned = stages.submit(plan, snapshot, profiled, settings=PlanSettings.model_validate({"target": target}))
-        shards = stages.submit(reshard, snapshot, planned, settings=ReshardSettings())
-        called = stages.submit(operators, snapshot, settings=operator_settings(target, where))
+        headers = snapshot if release.path else stages.submit(survey, settings=pinned)
+        profiled = stages.submit(profile, headers, settings=ProfileSettings())
+        planned = stages.submit(plan, headers, profiled, settings=PlanSettings.model_validate({"target": target}))
+        shards = stages.submit(reshard, headers, planned, settings=ReshardSettings())
+        called = stages.submit(operators, headers, settings=operator_settings(target, where))
         filled = stages.submit(kernels, called, settings=KernelSettings())
         if planned and stages.wants("service"):
             _prepare_engine.submit(engine_name, runtime, resources, wait_for=[planned.future], return_state=False)
@@ -121,6 +123,7 @@ def adapt(
             shards,
             planned,
             filled,
+            after=snapshot,
             settings=ServiceSettings(
                 engine=engine_name,
                 runtime=runtime,

@@ -21,6 +21,7 @@ A = TypeVar("A", bound=Artifact)
 
 #: Every stage in the order in which a person reads them. `--until` and `--from` mean places in this order.
 ORDER = (
+    "survey",
     "download",
     "profile",
     "plan",
@@ -96,12 +97,17 @@ class Pipeline:
         return ORDER.index(name) <= self.last
 
     def submit(
-        self, stage: Stage[Any, A], *needs: Pending[Any] | None, settings: Settings | None = None, **optional: Any
+        self,
+        stage: Stage[Any, A],
+        *needs: Pending[Any] | None,
+        settings: Settings | None = None,
+        after: Pending[Any] | None = None,
+        **optional: Any,
     ) -> Pending[A] | None:
         """Submit a stage on what other stages make, in the order of its parameters; None past `--until`.
 
-        `optional` names inputs that the stage can do without: they are waited for, and given if they are good
-        or at least recorded.
+        `after` must be good before the stage begins, though it takes nothing from it. `optional` names inputs that
+        the stage can do without: they are waited for, and given if they are good or at least recorded.
         """
         place = ORDER.index(stage.name)
         if not self.wants(stage.name) or any(need is None for need in needs):
@@ -116,8 +122,9 @@ class Pipeline:
             settings=settings.to_json() if settings else {},
             resources=self.resources,
             force="it was asked to run again" if place >= self.refresh else None,
+            wait_for=[after.future] if after else None,
         )
-        pending = Pending(stage, future, tuple(given))
+        pending = Pending(stage, future, (*given, *([after] if after else ())))
         self.pending.append(pending)
         future.add_done_callback(lambda _: self._on_done(pending))
         return pending

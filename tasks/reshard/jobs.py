@@ -29,6 +29,8 @@ class ShardJob:
     expected: str | None
     drop_behind: bool
     """Whether to tell the kernel that what was read is not needed again: for what does not fit into memory."""
+    shared: bool = False
+    """Whether others hash the shard too, a download for one: whoever reads it first does, and tells the rest."""
 
 
 @dataclass(frozen=True)

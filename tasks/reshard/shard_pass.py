@@ -17,6 +17,7 @@ import numpy as np
 
 from day0 import deadline
 from day0.errors import CheckFailed
+from day0.hash_cache import claim
 from tasks.reshard.hashing import Buffer, BufferPool, Control, FileHash, Helpers
 from tasks.reshard.jobs import FinishJob, ShardJob, ShardResult, State, state_of
 from tasks.reshard.moves import Move, Run, Strided, Sweep, copied, gather, moves_of, shared_span, union
@@ -90,7 +91,9 @@ class ShardPass:
             if before[job.name][0] != job.file_bytes:
                 raise EOFError(f"{job.name} has {before[job.name][0]:,} bytes, its header says {job.file_bytes:,}")
             os.posix_fadvise(self.source, 0, 0, os.POSIX_FADV_SEQUENTIAL)
-            if job.hashes:
+            claimed = claim(Path(job.sources[job.name]), waiting=self.control.check)
+            held = stack.enter_context(claimed) if job.hashes and job.shared else None
+            if job.hashes and not (held and held.known):
                 self.sha = FileHash(self.source, self.helpers, self.control)
             moves = [part for move in copied(job.streams) for part in self._share(move)]
             converted = sorted((s for s in job.streams if s.conversion), key=lambda s: s.inputs[0].begin)
@@ -98,7 +101,9 @@ class ShardPass:
                 self._read_all(moves, converted)
             else:
                 self._copy_all(moves, converted)
-            digest = self.sha.finish(job.file_bytes) if self.sha else None
+            digest = self.sha.finish(job.file_bytes) if self.sha else held.known if held else None
+            if held and digest and not held.known:
+                held.record(digest)
             after = self._states()
             for name, state in before.items():
                 if after[name] != state:

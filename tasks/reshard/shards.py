@@ -14,6 +14,7 @@ from day0.artifacts.shards import RankShards
 from day0.checkpoint import INDEX, Checkpoint
 from day0.errors import CheckFailed
 from day0.files import FileRef, atomic_write, digest_of, file_ref, sha256_file
+from day0.landing import Landing
 from day0.verdict import Check, Verdict
 from tasks.reshard.checks import accounted_check, read_back_check, sources_check
 from tasks.reshard.ranks_file import RANKS, ranks_json
@@ -38,6 +39,7 @@ def write_shards(
     hashes: bool = True,
     journal: Path | None = None,
     fan_out: FanOut | None = None,
+    landing: Landing | None = None,
 ) -> RankShards:
     """Carry the plan out below the folder `root`; `ranks.json` comes last.
 
@@ -46,12 +48,15 @@ def write_shards(
         hashes: whether to take the SHA-256 of all weights that are read and written.
         journal: where the writer keeps what is done, so that an interrupted run goes on from there.
         fan_out: who takes the source's shards, where it is not threads of this process.
+        landing: where shards are waited for, if they are still arriving.
 
     Raises:
         CheckFailed: a source file is not what was expected, or what was written does not read back.
         InputError: no space, or a source file cannot be read.
     """
-    taken = write_files(plan, checkpoint, root, expected, hashes=hashes, journal=journal, fan_out=fan_out)
+    taken = write_files(
+        plan, checkpoint, root, expected, hashes=hashes, journal=journal, fan_out=fan_out, landing=landing
+    )
     support = [ref for folder in _folders(plan) for ref in _write_support(plan, checkpoint, root, folder, expected)]
     rank_files = [
         FileRef(name=file.name, bytes=file.nbytes, sha256=taken.targets.get(file.name, "")) for file in plan.files

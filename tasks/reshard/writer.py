@@ -20,6 +20,7 @@ from typing import Any
 from day0 import deadline, progress
 from day0.checkpoint import Checkpoint
 from day0.errors import InputError
+from day0.landing import Landing
 from tasks.reshard.hashing import BufferPool, Control, Helpers, Stopped
 from tasks.reshard.jobs import FinishJob, ShardJob, ShardResult
 from tasks.reshard.journal import Journal
@@ -58,6 +59,7 @@ def write_files(
     threads: int | None = None,
     journal: Path | None = None,
     fan_out: FanOut | None = None,
+    landing: Landing | None = None,
 ) -> Hashes:
     """Write every file of the plan below `root`, which exists.
 
@@ -68,13 +70,14 @@ def write_files(
         journal: where to keep what is done. If it is there already, what it records is not done again, and whatever
             else lies in `root` is removed.
         fan_out: where shards are taken, if not by threads of this process: see tasks/reshard/fanout.py.
+        landing: where shards are waited for, if they are still arriving; `checkpoint` then has only their headers.
 
     Raises:
         CheckFailed: a source shard's bytes are not those that are expected.
         InputError: no space, or a source that cannot be read or changed meanwhile.
     """
     try:
-        run = _Run(plan, checkpoint, root, expected or {}, hashes, Journal(journal))
+        run = _Run(plan, checkpoint, root, expected or {}, hashes, Journal(journal), landing)
         run.prepare()
         if fan_out:
             run.by_fan_out(fan_out)
@@ -109,8 +112,9 @@ class _Run:
         expected: Mapping[str, str],
         hashes: bool,
         journal: Journal,
+        landing: Landing | None = None,
     ) -> None:
-        self.plan, self.checkpoint, self.root = plan, checkpoint, root
+        self.plan, self.checkpoint, self.root, self.landing = plan, checkpoint, root, landing
         self.expected, self.with_hashes, self.journal = expected, hashes, journal
         self.limit = deadline.current()
         self.control = Control(self.limit)
@@ -155,8 +159,13 @@ class _Run:
         errors: list[BaseException] = []
 
         def take(name: str) -> ShardResult:
-            job = self._job(name, self.left.targets)
-            return ShardPass(job, targets, buffers, helpers, self.control).run()
+            while True:
+                job = self._job(name, self.left.targets)
+                try:
+                    return ShardPass(job, targets, buffers, helpers, self.control).run()
+                except FileNotFoundError:  # its folder got its final name before the file was opened
+                    if self.landing is None:
+                        raise
 
         def work() -> None:
             nonlocal pending
@@ -240,7 +249,7 @@ class _Run:
     def _job(self, name: str, targets: Mapping[int, Target]) -> ShardJob:
         return ShardJob(
             name=name,
-            sources={source: str(self.checkpoint.path(source)) for source in self.left.sources[name]},
+            sources={source: str(self._path(source)) for source in self.left.sources[name]},
             file_bytes=self.checkpoint.files[name].file_bytes,
             root=str(self.root),
             streams=tuple(self.plan.streams.get(name, ())),
@@ -248,7 +257,14 @@ class _Run:
             hashes=self.with_hashes,
             expected=self.expected.get(name),
             drop_behind=self.drop_behind,
+            shared=self.landing is not None,
         )
+
+    def _path(self, name: str) -> Path:
+        """Where a shard lies; waits for one that is still arriving."""
+        if self.landing is None:
+            return self.checkpoint.path(name)
+        return self.landing.wait_for(name, waiting=self.control.check)
 
     def _check_space(self) -> None:
         there = sum(path.stat().st_blocks * 512 for path in self.root.rglob("*") if path.is_file())
