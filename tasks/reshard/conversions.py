@@ -17,9 +17,11 @@ from day0.architecture.companions import WHOLE, Companion, Grain, companions
 from day0.artifacts.shards import Dropped
 from day0.errors import InputError
 from tasks.reshard.cuts import Cutter
-from tasks.reshard.units import FLOATS, TRANSPOSED, Draft, Unit, as_stored, exchanged, whole_grains
+from tasks.reshard.units import FLOATS, TRANSPOSED, Draft, Unit, as_stored, exchanged, is_mtp, whole_grains
 from tasks.reshard.weight_dtypes import WeightDtype, weight_dtype_of
 from tasks.reshard.writes import Conversion
+
+_NAMES = {"BF16": "bfloat16", "F16": "float16", "F32": "float32"}
 
 _FP8 = ("F8_E4M3", "F8_E5M2", "F8_E4M3FNUZ", "F8_E5M2FNUZ")
 
@@ -72,15 +74,17 @@ class _Job:
 
 
 def choose_conversions(
-    matches: Sequence[Match], bound: BoundFamily, weight_dtype: str | None, cutter: Cutter
+    matches: Sequence[Match], bound: BoundFamily, weight_dtype: str | None, cutter: Cutter, layout: str = "hf"
 ) -> Chosen:
     """The units of a checkpoint, converted to `weight_dtype` where one is asked for and they are stored otherwise.
+
+    Without one, only what is quantised in the checkpoint and never in the layout's engine is computed out.
 
     Raises:
         InputError: no such dtype, or a weight is stored in a way that cannot be converted to it; names the tensor.
     """
     if weight_dtype is None:
-        return Chosen([as_stored(match, cutter) for match in matches])
+        return _as_stored(matches, bound, layout, cutter)
     name, wanted = weight_dtype_of(weight_dtype)
     weights = _weights(matches)
     chosen = Chosen([])
@@ -90,6 +94,21 @@ def choose_conversions(
         write(weight, job)
     if any(unit.draft.conversion for unit in chosen.units):
         chosen.config_changes = _config_changes(name, wanted, bound.config, chosen.units)
+    return chosen
+
+
+def _as_stored(matches: Sequence[Match], bound: BoundFamily, layout: str, cutter: Cutter) -> Chosen:
+    quantised = {match.rule for match in matches if match.companion is not None}
+    held = {rule: rule.targets[layout].dtype for rule in quantised if layout in rule.targets}
+    floats = {rule: dtype for rule, dtype in held.items() if dtype in FLOATS}
+    kept: list[Match] = []
+    computed: list[Match] = []
+    for match in matches:
+        (computed if match.rule in floats and not is_mtp(match, bound) else kept).append(match)
+    chosen = Chosen([as_stored(match, cutter) for match in kept])
+    for weight in _weights(computed):
+        _, wanted = weight_dtype_of(_NAMES[floats[weight.main.rule] or ""])
+        _to_float(weight, _Job(wanted, None, bound.config, cutter, chosen))
     return chosen
 
 

@@ -66,7 +66,7 @@ def plan_writes(
     cutter = Cutter(world, rule.vocab_multiple if rule else 1, towers == "replicate")
     matches = match_all(bound, checkpoint.tensors)
     dropped = [Dropped(tensor=m.tensor.name, reason=m.rule.rule.drop) for m in matches if m.rule.rule.drop]
-    chosen = choose_conversions([m for m in matches if not m.rule.rule.drop], bound, weight_dtype, cutter)
+    chosen = choose_conversions([m for m in matches if not m.rule.rule.drop], bound, weight_dtype, cutter, layout)
     if towers == "auto":
         cutter.whole_towers = not _towers_divide(chosen.units, cutter)
     laid_out = layout_class(bound, world, cutter, part_bytes, share_block)

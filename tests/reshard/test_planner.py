@@ -18,6 +18,7 @@ from tasks.reshard.planner import plan_writes, tensors_of
 from tasks.reshard.slicing import World, expert_range, rank_range, stage_layers
 from tasks.reshard.writes import Stream, WritePlan
 from tests.models.by_rules import plain, write_sparse
+from tests.models.published import published_config
 from tests.models.tiny import make_tiny_llama
 
 DATA = Path(__file__).parent / "data"
@@ -283,3 +284,21 @@ def test_stages_are_those_of_the_engine() -> None:
     assert [b - a for a, b in stage_layers(10, 4)] == [2, 3, 3, 2]
     assert [b - a for a, b in stage_layers(11, 4)] == [3, 3, 3, 2]
     assert [b - a for a, b in stage_layers(5, 2)] == [3, 2]
+
+
+def test_what_an_engine_never_holds_quantised_is_computed_out(tmp_path: Path) -> None:
+    """DeepSeek V3.2's indexer: FP8 on disk, one BF16 matrix with another weight in the engine."""
+    config = published_config("deepseek_v3.2") or {}
+    config |= {"num_hidden_layers": 1, "num_nextn_predict_layers": 0, "first_k_dense_replace": 1, "hidden_size": 256}
+    tensors = plain(config)
+    key = "model.layers.0.self_attn.indexer.wk.weight"
+    tensors |= {key: ("F8_E4M3", tensors[key][1]), f"{key}_scale_inv": ("F32", (1, 2))}
+    plan = plan_writes(write_sparse(tmp_path, config, tensors), find_family(config), "vllm", 2)
+    for file in plan.files:
+        for written in file.tensors:
+            if written.name.endswith("wk_weights_proj.weight"):
+                assert (written.dtype, written.shape) == ("BF16", (128 + 64, 256))
+                assert [origin.conversion.split()[0] for origin in written.origins] == ["fp8_block_dequant", "none"]
+    names = {written.name for file in plan.files for written in file.tensors}
+    assert "model.layers.0.self_attn.indexer.wk_weights_proj.weight" in names
+    assert not any(name.endswith("scale_inv") for name in names)
