@@ -1,6 +1,6 @@
 """What vLLM answers, to the last bit: run inside an environment that has it, as
 
-    python tests/reshard/engine_logprobs.py MODEL OUT.json [--load-format F] [--tp T] [--ep]
+    python tests/reshard/engine_logprobs.py MODEL OUT.json [--load-format F] [--tp T]
 
 Writes the log-probability of every token of fixed prompts and of what is generated after them, as hexadecimal floats.
 """
@@ -28,7 +28,6 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("--load-format", default="auto")
     parser.add_argument("--tp", type=int, default=1)
-    parser.add_argument("--ep", action="store_true")
     arguments = parser.parse_args()
 
     from vllm import LLM, SamplingParams
@@ -37,7 +36,6 @@ def main() -> None:
         arguments.model,
         load_format=arguments.load_format,
         tensor_parallel_size=arguments.tp,
-        enable_expert_parallel=arguments.ep,
         dtype="bfloat16",
         enforce_eager=True,
         max_model_len=256,

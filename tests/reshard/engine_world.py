@@ -63,7 +63,9 @@ def rank_of(folder: str, world: World, rank: int, moe_backend: str = "auto") -> 
     from vllm.distributed import parallel_state
     from vllm.engine.arg_utils import EngineArgs
     from vllm.model_executor.models import registry
+    from vllm.model_executor.models import utils as model_utils
 
+    model_utils._model_to_pp_missing_layer_names.clear()  # kept by id(), which the next rank's model may have again
     registry._run_in_subprocess = lambda function: function()  # imports the model's module here
     args = EngineArgs(
         model=folder,
@@ -132,6 +134,7 @@ def _any_kernel(moe_backend: str) -> Iterator[None]:
     from vllm.v1.worker.workspace import init_workspace_manager
 
     init_workspace_manager(torch.device("cpu"))
+    _accelerators_models()
 
     supported = FusedMoEExperts.is_supported_config if moe_backend == "auto" else lambda *_: (True, None)
 
@@ -156,6 +159,14 @@ def _any_kernel(moe_backend: str) -> Iterator[None]:
         patch.object(CpuPlatform, "get_attn_backend_cls", classmethod(any_attention)),
     ):
         yield
+
+
+def _accelerators_models() -> None:
+    """On NVIDIA's devices V3.2's sparse attention has a model class of its own, with other names."""
+    import vllm.models.deepseek_v32 as v32
+    from vllm.models.deepseek_v32.nvidia.model import DeepseekV32ForCausalLM
+
+    v32.DeepseekV32ForCausalLM = v32.GlmMoeDsaForCausalLM = DeepseekV32ForCausalLM
 
 
 def make_model(config: Any) -> Any:

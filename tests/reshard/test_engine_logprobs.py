@@ -23,7 +23,9 @@ __all__ = ["engine_home", "engine_python"]
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(1200)]
 
-#: The engine's CPU build computes MXFP4 only on processors with AMX, so gpt-oss is in bf16.
+#: The engine's CPU build computes MXFP4 only on processors with AMX, so gpt-oss is in bf16. Expert parallelism is not
+#: here, since in that build it gives the original another answer at every run, or ends it: its kernels for experts take
+#: no expert map. test_engine_state.py has it.
 RELEASES: dict[str, Callable[[Path], Path]] = {
     "llama": partial(make_tiny_llama, layers=4, hidden=256, heads=8, kv_heads=1),
     "qwen3_moe": make_tiny_qwen3_moe,
@@ -32,24 +34,22 @@ RELEASES: dict[str, Callable[[Path], Path]] = {
 }
 
 
-@pytest.mark.parametrize(
-    ("release", "tp", "ep"),
-    [*((release, tp, 1) for release in RELEASES for tp in (1, 2)), ("qwen3_moe", 2, 2), ("deepseek_v3", 2, 2)],
-)
-def test_the_engine_answers_the_same(release: str, tp: int, ep: int, engine_python: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("tp", [1, 2])
+@pytest.mark.parametrize("release", RELEASES)
+def test_the_engine_answers_the_same(release: str, tp: int, engine_python: Path, tmp_path: Path) -> None:
     original = RELEASES[release](tmp_path / "release")
-    parallel = ["--tp", str(tp), *(["--ep"] if ep > 1 else [])]
+    parallel = ("--tp", str(tp))
     expected = answers(engine_python, original, tmp_path / "original.json", *parallel)
-    ours = resharded(original, tmp_path / "shards", tp, ep)
+    ours = resharded(original, tmp_path / "shards", tp)
     found = answers(engine_python, ours, tmp_path / "ours.json", *parallel, "--load-format", "sharded_state")
     assert all(answer["prompt"] and answer["generated"] for answer in expected)
     assert "nan" not in json.dumps(expected)
     assert found == expected
 
 
-def resharded(source: Path, target: Path, tp: int, ep: int) -> Path:
+def resharded(source: Path, target: Path, tp: int) -> Path:
     checkpoint = open_checkpoint(source)
-    plan = plan_writes(checkpoint, find_family(checkpoint.config), "vllm", tp, 1, ep)
+    plan = plan_writes(checkpoint, find_family(checkpoint.config), "vllm", tp)
     with resumable_folder(target, plan_key(plan, checkpoint)) as partial_folder:
         write_shards(plan, checkpoint, partial_folder.root)
     return target
