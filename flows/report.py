@@ -31,8 +31,9 @@ class Report:
 
     @property
     def exit_code(self) -> int:
-        """That of the first stage that could not do its work, else that of the verdict."""
-        return next((o.exit_code for o in self.outcomes if o.exit_code), exit_code(self.verdict))
+        """That of the first stage that failed (what it found, or why it could not do its work), else the verdict's."""
+        failed = next((o for o in self.outcomes if o.verdict is Verdict.FAIL), None)
+        return (failed.exit_code if failed else 0) or exit_code(self.verdict)
 
     @property
     def next_rung(self) -> str:
