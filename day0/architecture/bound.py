@@ -15,8 +15,9 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from day0.architecture.companions import Companion, Grain, grains, weight_names
+from day0.architecture.companions import Grain, grains
 from day0.architecture.family import PLACEHOLDER, Constant, Family, LayoutRule, Target, TensorRule
+from day0.architecture.quantised import Companion, weight_names
 from day0.errors import InputError
 from day0.safetensors_header import TensorInfo
 

@@ -7,16 +7,9 @@ elements of one row), scales (a row's 32 values, a 128 × 128 tile, a whole row)
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
 
-from day0.artifacts.base import Frozen
-from day0.config import load_config
-from day0.home import configs
-
-Role = Literal["packed", "scale", "offset", "whole", "order"]
+from day0.architecture.quantised import Companion
 
 #: A grain of a dimension that is not divided along the weight's: one scale for a whole row, a shape record.
 WHOLE = 0
@@ -27,45 +20,12 @@ PACKING = {"U8": (2,), "I8": (2,), "I32": (8, 4), "U32": (8, 4)}
 _LARGEST_GRAIN = 1 << 20
 
 
-class Companion(Frozen):
-    """How a tensor beside a weight is called and what it holds. See configs/companions.yaml."""
-
-    ending: str
-    of: tuple[str, ...]
-    role: Role
-    transposed: bool = False
-    single: bool = False
-    """An engine that joins weights has one of these for all of them: the last part's."""
-
-
-class Companions(Frozen):
-    """The file configs/companions.yaml."""
-
-    companions: tuple[Companion, ...]
-
-
 @dataclass(frozen=True, slots=True)
 class Grain:
     """A dimension of a stored tensor: the weight's dimension that it counts blocks of (None: none), and their size."""
 
     dim: int | None
     size: int
-
-
-@functools.lru_cache(maxsize=1)
-def companions() -> tuple[Companion, ...]:
-    """The known companions, the longest ending first."""
-    listed = load_config(configs() / "companions.yaml", Companions).companions
-    return tuple(sorted(listed, key=lambda companion: -len(companion.ending)))
-
-
-def weight_names(name: str) -> Iterator[tuple[str, Companion]]:
-    """The names that the weight of a companion tensor may have, with what the tensor then is."""
-    for companion in companions():
-        if name.endswith(companion.ending):
-            stem = name.removesuffix(companion.ending)
-            for base in companion.of:
-                yield stem + base, companion
 
 
 def grains(

@@ -2,7 +2,7 @@
 
 A loader that does not find a scale may go on with ones, and one that finds a scale of another shape may broadcast it:
 a model that answers, wrongly. Which names and dtypes belong together, and how their shapes do, is data:
-configs/quantised.yaml. Names are matched from their end, never by substring, and a dtype is tested, not its width.
+configs/quantised.yaml.
 """
 
 from __future__ import annotations
@@ -11,12 +11,8 @@ import functools
 from collections.abc import Container, Iterator, Mapping
 from typing import Any
 
-from pydantic import Field
-
-from day0.artifacts.base import Frozen
+from day0.architecture.quantised import Format, quantised
 from day0.artifacts.snapshot import Fault
-from day0.config import load_config
-from day0.home import configs
 from day0.safetensors_header import TensorInfo
 
 Shape = tuple[int, ...]
@@ -29,36 +25,6 @@ _USUAL_BLOCK = (128, 128)
 _PARTS = range(2, 17)
 #: Values in a 32-bit word, by the bits of one: 8, 4, 3 (32 in three words) and 2.
 _PACKED = (4, 8, 16)
-
-
-class Format(Frozen):
-    """One way of storing a quantised weight. See configs/quantised.yaml for the fields."""
-
-    weight: str
-    dtypes: frozenset[str]
-    scale: str
-    scales: frozenset[str]
-    law: tuple[str, ...]
-    sure: bool = True
-    also: tuple[str, ...] = ()
-    may: tuple[str, ...] = ()
-
-    @property
-    def companions(self) -> tuple[str, ...]:
-        """Endings of every tensor that stands beside the weight."""
-        return (self.scale, *self.also, *self.may)
-
-
-class Formats(Frozen):
-    """The file configs/quantised.yaml."""
-
-    ambiguous: dict[str, frozenset[str]] = Field(default_factory=dict)
-    formats: tuple[Format, ...]
-
-
-@functools.lru_cache(maxsize=1)
-def known_formats() -> Formats:
-    return load_config(configs() / "quantised.yaml", Formats)
 
 
 def stated_block(config: Mapping[str, Any]) -> tuple[int, int] | None:
@@ -100,12 +66,18 @@ def _tail(name: str) -> str:
 
 def _kind(tail: str, dtype: str) -> tuple[tuple[Format, ...], str | None]:
     """The formats that a tensor may be a quantised weight of, and the ending by which it is a companion of one."""
-    known = known_formats()
-    endings = {ending for format_ in known.formats for ending in format_.companions}
-    ending = max((e for e in endings if tail.endswith(e)), key=len, default=None)
+    ending = max((e for e in _beside() if tail.endswith(e)), key=len, default=None)
     if ending:
-        return (), ending if dtype in known.ambiguous.get(ending, {dtype}) else None
-    return tuple(f for f in known.formats if tail.endswith(f.weight) and dtype in f.dtypes), None
+        alone = _beside()[ending]
+        return (), ending if alone is None or dtype in alone else None
+    return tuple(f for f in quantised().formats if tail.endswith(f.weight) and dtype in f.dtypes), None
+
+
+@functools.cache
+def _beside() -> dict[str, frozenset[str] | None]:
+    """Endings of the tensors that stand beside a weight → the dtypes that tell it without one; None: every dtype."""
+    alone = {companion.ending: companion.alone for companion in quantised().companions}
+    return {ending: alone[ending] for format_ in quantised().formats for ending in format_.beside}
 
 
 def _problem(
@@ -163,8 +135,8 @@ def _orphan(tensor: TensorInfo, ending: str, tensors: Mapping[str, TensorInfo], 
 def _owners(ending: str) -> tuple[tuple[str, frozenset[str]], ...]:
     """Endings and dtypes of the weights that a companion with this ending may belong to."""
     found: dict[str, frozenset[str]] = {}
-    for format_ in known_formats().formats:
-        if ending in format_.companions:
+    for format_ in quantised().formats:
+        if ending in format_.beside:
             found[format_.weight] = found.get(format_.weight, frozenset()) | format_.dtypes
     return tuple(found.items())
 

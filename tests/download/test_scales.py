@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from day0.architecture.quantised import Format, quantised
 from day0.safetensors_header import DTYPE_BITS
 from day0.verdict import Verdict
-from tasks.download.scales import Format, fits, known_formats, stated_block
+from tasks.download.scales import fits, stated_block
 from tasks.download.verify import verify_folder
 from tests.download.builder import release
 from tests.models.published import NAMES, make_published, table
@@ -181,7 +182,7 @@ def test_every_format_has_a_case() -> None:
             for name, (dtype, _) in tensors.items()
         )
 
-    for format_ in known_formats().formats:
+    for format_ in quantised().formats:
         assert any(shows(tensors, format_) for tensors in PAIRS.values()), format_
 
 
