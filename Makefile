@@ -16,8 +16,13 @@ demo: setup
 	$(BIN)/python -m tests.models.smollm2 build/demo/SmolLM2-135M-Instruct
 	$(BIN)/day0 adapt dir:build/demo/SmolLM2-135M-Instruct --target cpu
 
+# The clusters that tests spread a reshard over; no command of day0's needs them.
+$(VENV)/.test-setup-done: $(VENV)/.setup-done
+	$(BIN)/python -m pip install --quiet --editable '.[dask,ray]'
+	touch $@
+
 # All that this machine can run; pytest's own summary names what was skipped, and why.
-test: setup
+test: $(VENV)/.test-setup-done
 	$(BIN)/python -m pytest
 
 lint: setup
