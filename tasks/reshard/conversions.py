@@ -8,7 +8,7 @@ is not an input of anything is listed as dropped, with the reason.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -18,13 +18,12 @@ from day0.architecture.quantised import Companion, companions
 from day0.artifacts.shards import Dropped
 from day0.errors import InputError
 from tasks.reshard.cuts import Cutter
+from tasks.reshard.stored_weights import Weight, dequantisation, own_dtype, weights_of
 from tasks.reshard.units import FLOATS, TRANSPOSED, Draft, Unit, as_stored, exchanged, is_mtp, whole_grains
 from tasks.reshard.weight_dtypes import WeightDtype, weight_dtype_of
 from tasks.reshard.writes import Conversion
 
 _NAMES = {"BF16": "bfloat16", "F16": "float16", "F32": "float32"}
-
-_FP8 = ("F8_E4M3", "F8_E5M2", "F8_E4M3FNUZ", "F8_E5M2FNUZ")
 
 
 @dataclass
@@ -34,32 +33,6 @@ class Chosen:
     units: list[Unit]
     dropped: list[Dropped] = field(default_factory=list)
     config_changes: dict[str, Any] = field(default_factory=dict)
-
-
-@dataclass
-class _Weight:
-    """A weight with what stands beside it."""
-
-    main: Match
-    beside: list[Match]
-
-    def of_role(self, *roles: str) -> list[Match]:
-        return [match for match in self.beside if match.companion and match.companion.role in roles]
-
-    @property
-    def scale(self) -> Match | None:
-        scales = self.of_role("scale")
-        return scales[0] if scales else None
-
-    @property
-    def name(self) -> str:
-        rule = self.main.rule
-        named = {s: n for s, n in zip(rule.slots, self.main.numbers, strict=True) if isinstance(s, str)}
-        return rule.named(named)
-
-    @property
-    def plain(self) -> bool:
-        return self.main.companion is None and self.main.tensor.dtype in FLOATS
 
 
 @dataclass
@@ -87,9 +60,9 @@ def choose_conversions(
     if weight_dtype is None:
         return _as_stored(matches, bound, layout, cutter)
     name, wanted = weight_dtype_of(weight_dtype)
-    weights = _weights(matches)
+    weights = weights_of(matches)
     chosen = Chosen([])
-    job = _Job(wanted, _own_dtype(weights), bound.config, cutter, chosen)
+    job = _Job(wanted, own_dtype(weights), bound.config, cutter, chosen)
     write = {"float": _to_float, "quantised": _quantised, "renamed": _renamed}[wanted.kind]
     for weight in weights:
         write(weight, job)
@@ -107,42 +80,15 @@ def _as_stored(matches: Sequence[Match], bound: BoundFamily, layout: str, cutter
     for match in matches:
         (computed if match.rule in floats and not is_mtp(match, bound) else kept).append(match)
     chosen = Chosen([as_stored(match, cutter) for match in kept])
-    for weight in _weights(computed):
+    for weight in weights_of(computed):
         _, wanted = weight_dtype_of(_NAMES[floats[weight.main.rule] or ""])
         _to_float(weight, _Job(wanted, None, bound.config, cutter, chosen))
     return chosen
 
 
-def _weights(matches: Sequence[Match]) -> list[_Weight]:
-    grouped: dict[tuple[int, tuple[int, ...]], _Weight] = {}
-    beside: list[tuple[tuple[int, tuple[int, ...]], Match]] = []
-    for match in matches:
-        key = (id(match.rule), match.numbers)
-        if match.companion is None or match.companion.role == "packed":
-            grouped[key] = _Weight(match, [])
-        else:
-            beside.append((key, match))
-    for key, match in beside:
-        if key not in grouped:
-            raise InputError(f"tensor {match.tensor.name!r} stands beside a weight that the checkpoint lacks")
-        grouped[key].beside.append(match)
-    return list(grouped.values())
-
-
-def _own_dtype(weights: Iterable[_Weight]) -> str | None:
-    """The dtype that the checkpoint's unquantised weights have: its embedding's, or else the most frequent one."""
-    counts: dict[str, int] = {}
-    for weight in weights:
-        if weight.plain:
-            if weight.main.rule.rule.kind == "embedding":
-                return weight.main.tensor.dtype
-            counts[weight.main.tensor.dtype] = counts.get(weight.main.tensor.dtype, 0) + 1
-    return max(counts, key=lambda dtype: counts[dtype]) if counts else None
-
-
-def _to_float(weight: _Weight, job: _Job) -> None:
+def _to_float(weight: Weight, job: _Job) -> None:
     tensor = weight.main.tensor
-    if not weight.plain and _is_weight(weight):
+    if weight.quantised:
         job.chosen.units.append(_dequantised(weight, job))
         return
     # A dtype beside the checkpoint's own was chosen for its range (router biases, decays): it is kept.
@@ -154,7 +100,20 @@ def _to_float(weight: _Weight, job: _Job) -> None:
         _keep(weight, job)
 
 
-def _quantised(weight: _Weight, job: _Job) -> None:
+def _dequantised(weight: Weight, job: _Job) -> Unit:
+    before = dequantisation(weight, job.config)
+    job.chosen.dropped += before.dropped
+    rule = weight.main.rule
+    name, shape, grains = before.conversion.name, rule.shape, whole_grains(rule.shape)
+    if rule.rule.plain_transposed:
+        name, shape, grains = f"{name}{TRANSPOSED}", exchanged(shape), exchanged(grains)
+    conversion = Conversion(name, ((job.wanted.stored, shape),), before.conversion.parameters)
+    match = replace(weight.main, companion=None, grains=grains)
+    kind = job.cutter.kind(rule, shape, job.wanted.stored, grains)
+    return Unit(weight.name, match, kind, Draft(before.inputs, conversion))
+
+
+def _quantised(weight: Weight, job: _Job) -> None:
     rule = weight.main.rule
     matrix = len(rule.shape) == 2 or (len(rule.shape) == 3 and rule.rule.experts is not None)
     if rule.rule.kind not in job.wanted.of or not matrix or _is_already(weight, job.wanted):
@@ -171,10 +130,10 @@ def _quantised(weight: _Weight, job: _Job) -> None:
     if weight.plain:
         draft = Draft((weight.main.tensor,), Conversion(job.wanted.conversion, outputs))
     else:
-        before = _dequantisation(weight, job)
-        name = f"{before.conversion.name}+{job.wanted.conversion}" if before.conversion else job.wanted.conversion
-        parameters = before.conversion.parameters if before.conversion else ()
-        draft = Draft(before.inputs, Conversion(name, outputs, parameters))
+        before = dequantisation(weight, job.config)
+        job.chosen.dropped += before.dropped
+        name = f"{before.conversion.name}+{job.wanted.conversion}"
+        draft = Draft(before.inputs, Conversion(name, outputs, before.conversion.parameters))
     companion = _companion(weight.name, job.wanted.scale.ending)
     grains = whole_grains(rule.shape)
     match = replace(weight.main, companion=None, grains=grains)
@@ -188,7 +147,7 @@ def _quantised(weight: _Weight, job: _Job) -> None:
     job.chosen.units.append(Unit(name, beside, kind, draft, output=1))
 
 
-def _renamed(weight: _Weight, job: _Job) -> None:
+def _renamed(weight: Weight, job: _Job) -> None:
     assert job.wanted.conversion
     assert job.wanted.scales
     if weight.main.tensor.dtype != job.wanted.source:
@@ -211,17 +170,12 @@ def _renamed(weight: _Weight, job: _Job) -> None:
         job.chosen.units.append(Unit(tensor.name, match, kind, Draft((tensor,), conversion)))
 
 
-def _keep(weight: _Weight, job: _Job) -> None:
+def _keep(weight: Weight, job: _Job) -> None:
     cutter = job.cutter
     job.chosen.units += [as_stored(match, cutter) for match in (weight.main, *weight.beside)]
 
 
-def _is_weight(weight: _Weight) -> bool:
-    """Whether numbers that are no floats are a quantised weight's: a router's table of ids is what it says."""
-    return weight.scale is not None or weight.main.rule.rule.kind not in ("router", "buffer", "residual")
-
-
-def _is_already(weight: _Weight, wanted: WeightDtype) -> bool:
+def _is_already(weight: Weight, wanted: WeightDtype) -> bool:
     """Whether a weight is stored as it is wanted: the same dtype, and scales of the same blocks."""
     assert wanted.scale
     if weight.main.tensor.dtype != wanted.stored or weight.scale is None:
@@ -232,86 +186,6 @@ def _is_already(weight: _Weight, wanted: WeightDtype) -> bool:
 
 def _block_grains(block: tuple[int, int], outer: int) -> tuple[Grain, ...]:
     return tuple(Grain(None, WHOLE) if size == 0 else Grain(outer + i, size) for i, size in enumerate(block))
-
-
-def _dequantised(weight: _Weight, job: _Job) -> Unit:
-    before = _dequantisation(weight, job)
-    assert before.conversion
-    rule = weight.main.rule
-    name, shape, grains = before.conversion.name, rule.shape, whole_grains(rule.shape)
-    if rule.rule.plain_transposed:
-        name, shape, grains = f"{name}{TRANSPOSED}", exchanged(shape), exchanged(grains)
-    conversion = Conversion(name, ((job.wanted.stored, shape),), before.conversion.parameters)
-    match = replace(weight.main, companion=None, grains=grains)
-    kind = job.cutter.kind(rule, shape, job.wanted.stored, grains)
-    return Unit(weight.name, match, kind, Draft(before.inputs, conversion))
-
-
-def _dequantisation(weight: _Weight, job: _Job) -> Draft:
-    """What computes a quantised weight out: the conversion (its outputs are the caller's), and the tensors it takes."""
-    main = weight.main.tensor
-    taken: list[tuple[str, Match]] = []
-    scale = weight.scale
-    if scale is None:
-        raise InputError(f"tensor {main.name!r} is {main.dtype} without a scale beside it, so its values are not known")
-    taken.append(("scale", scale))
-    name = _form(weight)
-    if name == "nvfp4_dequant":
-        second = next(
-            (m for m in weight.of_role("whole") if m.tensor.name.endswith(("_scale_2", "global_scale"))), None
-        )
-        if second is None:
-            raise InputError(f"tensor {main.name!r} is NVFP4, but the scale of its scales is not there")
-        taken.append(("scale_2", second))
-    if name in ("int4_dequant", "gptq_dequant", "awq_dequant"):
-        taken += [("zero_point", m) for m in weight.of_role("offset")[:1]]
-        taken += [("shape", m) for m in weight.of_role("whole") if m.tensor.name.endswith("_shape")]
-        taken += [("g_idx", m) for m in weight.of_role("order")]
-    elif weight.of_role("offset") and name == "int8_dequant":
-        raise InputError(
-            f"tensor {weight.of_role('offset')[0].tensor.name!r}: int8 weights with an offset are not converted; "
-            "write them as they are stored"
-        )
-    inputs = {id(match) for _, match in taken}
-    reason = "belongs to the quantised form, which is computed out"
-    job.chosen.dropped += [Dropped(tensor=m.tensor.name, reason=reason) for m in weight.beside if id(m) not in inputs]
-    parameters: dict[str, Any] = {"roles": tuple(role for role, _ in taken)}
-    if name in ("fp8_block_dequant", "int8_dequant") and (block := _block(scale, len(weight.main.rule.shape))):
-        parameters["block"] = block
-    quantization = job.config.get("quantization_config")
-    if name == "gptq_dequant" and isinstance(quantization, Mapping):
-        # Version 2 of the format stores zero points as they are, the first one less than they are.
-        parameters["zero_offset"] = 0 if quantization.get("checkpoint_format") == "gptq_v2" else 1
-    conversion = Conversion(name, (), tuple(sorted(parameters.items())))
-    return Draft((main, *(match.tensor for _, match in taken)), conversion)
-
-
-def _form(weight: _Weight) -> str:
-    """The conversion that reads how a weight is stored."""
-    main, scale = weight.main, weight.scale
-    packed = any(grain.size > 1 for grain in main.grains) or len(main.tensor.shape) > len(main.rule.shape)
-    if main.companion and main.companion.transposed:
-        return "gptq_dequant" if main.tensor.shape[-1] == main.rule.shape[-2] else "awq_dequant"
-    if main.tensor.dtype in _FP8:
-        return "fp8_block_dequant"
-    if main.tensor.dtype == "I32" and packed:
-        return "int4_dequant"
-    if main.tensor.dtype in ("U8", "I8") and packed:
-        return "nvfp4_dequant" if scale and scale.tensor.dtype == "F8_E4M3" else "mxfp4_dequant"
-    if main.tensor.dtype == "I8":
-        return "int8_dequant"
-    raise InputError(
-        f"tensor {main.tensor.name!r} is stored as {main.tensor.dtype} {list(main.tensor.shape)}, "
-        "which no conversion reads"
-    )
-
-
-def _block(scale: Match, dimensions: int) -> tuple[int, int] | None:
-    """The block of a weight's last two dimensions that a scale covers, 0 for all of one; None for scales of fewer
-    dimensions, whose shape tells."""
-    if len(scale.grains) != dimensions or dimensions < 2:
-        return None
-    return scale.grains[-2].size, scale.grains[-1].size
 
 
 def _companion(name: str, ending: str) -> Companion:
