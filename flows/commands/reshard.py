@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import click
 
@@ -83,6 +83,7 @@ def command(
     known = recorded(src) if hashes else None
     expected = {name: file.sha256 for name, file in known.files.items() if file.sha256} if known else None
     plan = plan_writes(checkpoint, family, layout, tp, pp, ep, weight_dtype, towers=towers, share_block=block)
+    checks: list[dict[str, Any]] = []
     if dry_run:
         files = describe(plan, checkpoint)
     else:
@@ -91,6 +92,7 @@ def command(
             failed = [check for check in shards.checks if check.verdict is Verdict.FAIL]
             if failed:
                 raise CheckFailed(failed[0].reason)
+        checks = [check.model_dump(mode="json") for check in shards.checks]
         files = [{**file.model_dump(mode="json"), "sha256": file.sha256 or None} for file in shards.files]
     answer = {
         "layout": layout,
@@ -99,6 +101,7 @@ def command(
         "bytes_written": sum(file["bytes"] for file in files),
         "files": files,
         "dropped": [dropped.to_json() for dropped in plan.dropped],
+        "checks": checks,
         "seconds": time.monotonic() - start,
     }
     return Answer(answer, lambda: show(answer, str(dst), dry_run))
