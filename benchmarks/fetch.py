@@ -29,14 +29,13 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
 
 from benchmarks.checkpoints import make_checkpoint
 from day0.architecture.family import find_family
-from day0.checkpoint import Checkpoint, open_checkpoint
+from day0.checkpoint import open_checkpoint
 from day0.landing import Landing
 from day0.verdict import Verdict
 from tasks.download import client
@@ -111,26 +110,15 @@ def measure(work: Path, runs: int) -> dict[str, object]:
     }
 
 
-@dataclass(frozen=True)
-class Arriving(Checkpoint):
-    """A surveyed checkpoint whose shards are waited for where they land."""
-
-    landing: Landing
-
-    def path(self, file: str) -> Path:
-        return self.landing.wait_for(file) if file in self.files else super().path(file)
-
-
 def by_day0_with_reshard(out: Path) -> None:
     surveyed = survey(NAME)
     landing = Landing.of(surveyed)
-    found = open_checkpoint(Path(surveyed.location))
-    checkpoint = Arriving(found.root, found.config, found.files, found.tensors, found.index, landing=landing)
+    checkpoint = open_checkpoint(Path(surveyed.location))
     with landing.follow(), ThreadPoolExecutor(1) as pool:
         fetched = pool.submit(by_day0)
         out.mkdir()
         plan = plan_writes(checkpoint, find_family(checkpoint.config), "hf", 2)
-        if write_shards(plan, checkpoint, out, landing.digests).verdict is not Verdict.PASS:
+        if write_shards(plan, checkpoint, out, landing.digests, landing=landing).verdict is not Verdict.PASS:
             raise SystemExit("the release was not split as it should be")
         fetched.result()
 
