@@ -121,7 +121,7 @@ def check_launch(spec: LaunchSpec) -> None:
         raise InputError(f"there is no model folder {model}")
     _check_config(model)
     _check_tokenizer(model)
-    _check_weights(model)
+    _check_weights(model, spec.engine_version)
     machine = machine_memory()
     if spec.memory_bytes > machine:
         raise CheckFailed(
@@ -150,14 +150,21 @@ def _check_tokenizer(model: Path) -> None:
         )
 
 
-def _check_weights(model: Path) -> None:
+def _check_weights(model: Path, version: str) -> None:
     if not (model / RANKS).is_file():
         if not any(model.glob("*.safetensors")):
             raise CheckFailed(f"{model} has no safetensors files to serve")
         return
-    ranks = _json(model / RANKS).get("ranks")
+    record = _json(model / RANKS)
+    ranks, written_for = record.get("ranks"), str(record.get("engine", "no engine"))
     if not isinstance(ranks, list) or not ranks:
         raise CheckFailed(f"{model / RANKS} lists no ranks: reshard the model again")
+    # Tensors' names move from one version of an engine to the next.
+    if written_for.split(" ")[-1] != version:
+        raise CheckFailed(
+            f"{model} is written for {written_for} (layout {record.get('layout')!r}), the engine here is of version "
+            f"{version}: reshard the model for it"
+        )
     for rank in ranks:
         files = rank.get("files") if isinstance(rank, dict) else None
         if not files:
