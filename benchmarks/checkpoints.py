@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-import math
-import os
 from pathlib import Path
-from typing import BinaryIO
 
 from day0.checkpoint import Checkpoint, open_checkpoint
+from tests.models.safetensors_file import nbytes, random_bytes, write_file, write_holes
 
 HIDDEN, INTERMEDIATE, HEADS, KV_HEADS, HEAD_DIM, EXPERTS, VOCAB = 2048, 768, 32, 4, 128, 32, 50_432
 SHARDS = 8
@@ -32,8 +30,11 @@ def make_checkpoint(root: Path, gigabytes: float, sparse: bool = False) -> Check
     for number, part in enumerate(parts, 1):
         file = f"model-{number:05d}-of-{len(parts):05d}.safetensors"
         weight_map |= dict.fromkeys(part, file)
-        with (root / file).open("wb") as shard:
-            _write(shard, part, sparse)
+        described = {name: ("BF16", shape) for name, shape in part.items()}
+        if sparse:
+            write_holes(root / file, described)
+        else:
+            write_file(root / file, described, random_bytes(sum(map(_nbytes, part.values()))))
     (root / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
     (root / "config.json").write_text(json.dumps(_config(layers)))
     return open_checkpoint(root)
@@ -85,21 +86,5 @@ def _config(layers: int) -> dict[str, object]:
     }
 
 
-def _write(file: BinaryIO, tensors: dict[str, tuple[int, ...]], sparse: bool) -> None:
-    header, offset = {}, 0
-    for name, shape in tensors.items():
-        end = offset + _nbytes(shape)
-        header[name] = {"dtype": "BF16", "shape": list(shape), "data_offsets": [offset, end]}
-        offset = end
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
-    file.write(len(text).to_bytes(8, "little") + text)
-    if sparse:
-        file.truncate(8 + len(text) + offset)
-        return
-    while offset:
-        offset -= file.write(os.urandom(min(offset, 16 << 20)))
-
-
 def _nbytes(shape: tuple[int, ...]) -> int:
-    return 2 * math.prod(shape)
+    return nbytes("BF16", shape)

@@ -30,7 +30,8 @@ from typing import NamedTuple
 PROJECT = Path(__file__).parent.parent
 sys.path.insert(0, str(PROJECT))
 
-from tests.models.published import nbytes, published_tensors  # noqa: E402
+from tests.models.published import published_tensors  # noqa: E402
+from tests.models.safetensors_file import nbytes, random_bytes, write_file  # noqa: E402
 
 LIMITS = {"of_openssl": 1.05, "hub_client_of_day0": 1.7}
 
@@ -152,11 +153,10 @@ def make_checkpoint(root: Path, size: float, shards: int) -> None:
     """Random bytes under the names of Qwen3-30B-A3B, as many layers as fit into `size`, over about `shards` files."""
     root.mkdir()
     tensors, total = [], 0
-    for tensor in published_tensors("qwen3_30b_a3b_instruct_2507"):
-        if not re.match(r"model\.(layers|norm)", tensor[0]) or total + nbytes(tensor) > size:
-            continue
-        tensors.append(tensor)
-        total += nbytes(tensor)
+    for name, dtype, shape in published_tensors("qwen3_30b_a3b_instruct_2507"):
+        if re.match(r"model\.(layers|norm)", name) and total + nbytes(dtype, shape) <= size:
+            tensors.append((name, dtype, shape))
+            total += nbytes(dtype, shape)
     weight_map: dict[str, str] = {}
     number = 0
     while tensors:
@@ -164,15 +164,10 @@ def make_checkpoint(root: Path, size: float, shards: int) -> None:
         file, held, filled = f"model-{number:05d}-of-{shards:05d}.safetensors", {}, 0
         while tensors and (filled < total / shards or number == shards):
             name, dtype, shape = tensors.pop(0)
-            end = filled + nbytes((name, dtype, shape))
-            held[name] = {"dtype": dtype, "shape": shape, "data_offsets": [filled, end]}
-            filled = end
-            weight_map[name] = file
-        header = json.dumps(held).encode()
-        with (root / file).open("wb") as out:
-            out.write(len(header).to_bytes(8, "little") + header)
-            while filled:
-                filled -= out.write(os.urandom(min(filled, 16 << 20)))
+            held[name] = dtype, shape
+            filled += nbytes(dtype, shape)
+        weight_map |= dict.fromkeys(held, file)
+        write_file(root / file, held, random_bytes(filled))
     (root / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
     (root / "config.json").write_text('{"model_type": "qwen3_moe"}')
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import struct
 from pathlib import Path
 from typing import Any
 
@@ -42,19 +41,3 @@ def write_config(folder: Path, value: dict[str, Any]) -> Path:
     path = folder / "config.json"
     path.write_text(json.dumps(value))
     return path
-
-
-def write_sparse(path: Path, tensors: dict[str, tuple[str, list[int]]]) -> None:
-    """A safetensors file with a true header and no data: the file is as long as it should be, but sparse."""
-    width = {"BF16": 2, "F16": 2, "F32": 4, "F8_E4M3": 1, "I64": 8}
-    header, end = {}, 0
-    for name, (dtype, shape) in tensors.items():
-        begin, size = end, width[dtype]
-        for dimension in shape:
-            size *= dimension
-        end = begin + size
-        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [begin, end]}
-    text = json.dumps(header).encode()
-    with path.open("wb") as file:
-        file.write(struct.pack("<Q", len(text)) + text)
-        file.truncate(8 + len(text) + end)

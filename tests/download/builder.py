@@ -41,7 +41,7 @@ def release(root: Path, shards: dict[str, dict[str, tuple[str, list[int], int]]]
         (root / file).write_bytes(shard(tensors))
     placed = {name: file for file, tensors in shards.items() for name in tensors}
     content = {"metadata": {}, "weight_map": placed} | index
-    (root / "model.safetensors.index.json").write_text(json.dumps(content))
+    (root / INDEX).write_text(json.dumps(content))
     (root / "config.json").write_text('{"model_type": "llama"}')
     (root / "tokenizer.model").write_bytes(b"")
     return root
@@ -49,15 +49,8 @@ def release(root: Path, shards: dict[str, dict[str, tuple[str, list[int], int]]]
 
 def two_shards(root: Path, **index: Any) -> Path:
     """The smallest release that has everything: two shards of two tensors."""
-    vector = ("BF16", [4], 8)
-    return release(
-        root,
-        {
-            "model-00001-of-00002.safetensors": {"a.weight": vector, "b.weight": vector},
-            "model-00002-of-00002.safetensors": {"c.weight": vector, "d.weight": vector},
-        },
-        **index,
-    )
+    shards = {ONE: {"a.weight": VECTOR, "b.weight": VECTOR}, TWO: {"c.weight": VECTOR, "d.weight": VECTOR}}
+    return release(root, shards, **index)
 
 
 def edit_index(root: Path, change: Callable[[dict], object]) -> None:

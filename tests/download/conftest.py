@@ -13,7 +13,7 @@ from day0 import landing
 from tasks.download import client, direct
 from tasks.download.manifest import Expected
 from tasks.download.source import HubRelease
-from tests.download.builder import entry
+from tests.download.builder import entry, raw
 from tests.hub import LocalHub
 
 ONE, TWO = "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"
@@ -59,7 +59,7 @@ def write_large(root: Path, size: int, padding: int = 0) -> Path:
     root.mkdir()
     for file, name in NAMES.items():
         header = json.dumps({name: entry(0, size, "BF16", [size // 2])}).encode() + b" " * padding
-        (root / file).write_bytes(len(header).to_bytes(8, "little") + header + os.urandom(size))
+        (root / file).write_bytes(raw(header, os.urandom(size)))
     index = {"metadata": {"total_size": 2 * size}, "weight_map": {name: file for file, name in NAMES.items()}}
     (root / "model.safetensors.index.json").write_text(json.dumps(index))
     (root / "config.json").write_text(json.dumps({"model_type": "llama", "hidden_size": 8}))

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
-import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ from day0.architecture.binding import bind
 from day0.architecture.bound import BoundFamily, BoundRule
 from day0.architecture.family import PLACEHOLDER, find_family
 from day0.checkpoint import Checkpoint, open_checkpoint
-from day0.safetensors_header import DTYPE_BITS
+from tests.models.safetensors_file import in_writing_order, write_holes
 
 Stored = Mapping[str, tuple[str, tuple[int, ...]]]
 
@@ -46,22 +45,5 @@ def write_sparse(root: Path, config: Mapping[str, Any], tensors: Stored) -> Chec
     """A folder with a config and one file of these tensors."""
     root.mkdir(parents=True, exist_ok=True)
     (root / "config.json").write_text(json.dumps(config))
-    entries, end = {}, 0
-    for name, begin, nbytes in _placed(tensors):
-        dtype, shape = tensors[name]
-        entries[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [begin, begin + nbytes]}
-        end = begin + nbytes
-    header = json.dumps(entries).encode()
-    header += b" " * (-len(header) % 8)
-    with (root / "model.safetensors").open("wb") as file:
-        file.write(len(header).to_bytes(8, "little") + header)
-        file.truncate(8 + len(header) + end)
+    write_holes(root / "model.safetensors", in_writing_order(tensors))
     return open_checkpoint(root)
-
-
-def _placed(tensors: Stored) -> Iterator[tuple[str, int, int]]:
-    at = 0
-    for name, (dtype, shape) in sorted(tensors.items(), key=lambda item: (-DTYPE_BITS[item[1][0]], item[0])):
-        nbytes = math.prod(shape) * DTYPE_BITS[dtype] // 8
-        yield name, at, nbytes
-        at += nbytes

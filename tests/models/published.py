@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
-import math
 import re
 from collections.abc import Iterator
 from functools import cache
@@ -20,13 +19,10 @@ from typing import Any
 
 import yaml
 
-from day0.safetensors_header import DTYPE_BITS
+from tests.models.safetensors_file import in_writing_order, nbytes, write_holes
 
 TABLES = Path(__file__).with_suffix("")
 NAMES = sorted(path.stem for path in TABLES.glob("*.json"))
-
-#: The format's own library writes a file's tensors by dtype, the wider first, then by name.
-WRITING_ORDER = ("I64", "F32", "I32", "BF16", "F16", "F8_E8M0", "F8_E4M3", "I8", "U8")
 
 _RANGES = re.compile(r"\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*")
 
@@ -75,10 +71,10 @@ def make_published(name: str, root: Path, shards: int | None = None, experts: in
     files = dict(zip(_file_names(pair, len(cut)), cut, strict=True))
     files |= {file: [tensor for tensor in tensors if tensor[0] == only] for only, file in apart.items()}
     for file, held in files.items():
-        _write_sparse(root / file, held)
+        write_holes(root / file, in_writing_order({name: (dtype, shape) for name, dtype, shape in held}))
     if len(files) > 1:
         index = {
-            "metadata": {"total_size": sum(map(nbytes, tensors))},
+            "metadata": {"total_size": sum(map(_nbytes, tensors))},
             "weight_map": {tensor: file for file, held in files.items() for tensor, _, _ in held},
         }
         (root / "model.safetensors.index.json").write_text(json.dumps(index, indent=2))
@@ -94,9 +90,8 @@ def expand(pattern: str, experts: int | None = None) -> Iterator[str]:
     return map(".".join, itertools.product(*parts))
 
 
-def nbytes(tensor: Tensor) -> int:
-    _, dtype, shape = tensor
-    return math.prod(shape) * DTYPE_BITS[dtype] // 8
+def _nbytes(tensor: Tensor) -> int:
+    return nbytes(*tensor[1:])
 
 
 def _numbers(ranges: str) -> list[str]:
@@ -123,28 +118,13 @@ def _file_names(pair: dict[str, Any], count: int) -> list[str]:
 
 def _cut(tensors: list[Tensor], count: int) -> list[list[Tensor]]:
     """The tensors in order, in at most `count` parts of about as many bytes."""
-    total = sum(map(nbytes, tensors))
+    total = sum(map(_nbytes, tensors))
     parts: list[list[Tensor]] = [[] for _ in range(count)]
     reached = 0
     for tensor in tensors:
         parts[reached * count // total].append(tensor)
-        reached += nbytes(tensor)
+        reached += _nbytes(tensor)
     return [part for part in parts if part]
-
-
-def _write_sparse(path: Path, tensors: list[Tensor]) -> None:
-    entries = ['"__metadata__":{"format":"pt"}']
-    end = 0
-    for tensor in sorted(tensors, key=lambda tensor: (WRITING_ORDER.index(tensor[1]), tensor[0])):
-        name, dtype, shape = tensor
-        begin, end = end, end + nbytes(tensor)
-        sizes = ",".join(map(str, shape))
-        entries.append(f'"{name}":{{"dtype":"{dtype}","shape":[{sizes}],"data_offsets":[{begin},{end}]}}')
-    header = ("{" + ",".join(entries) + "}").encode()
-    header += b" " * (-len(header) % 8)
-    with path.open("wb") as file:
-        file.write(len(header).to_bytes(8, "little") + header)
-        file.truncate(8 + len(header) + end)
 
 
 def main() -> None:

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from safetensors import safe_open
 
-from tests.models.published import NAMES, expand, make_published, nbytes, published_tensors, table
+from tests.models.published import NAMES, expand, make_published, published_tensors, table
+from tests.models.safetensors_file import nbytes
 
 
 def test_all_are_there() -> None:
@@ -23,7 +24,7 @@ def test_sums_are_the_stated_ones(name: str) -> None:
     assert [row["count"] for row in rows] == [sum(1 for _ in expand(row["name"])) for row in rows]
     assert sum(row["count"] * math.prod(row["shape"]) for row in rows) == stated["elements"]
     if "tensor_size" in stated:  # in units of 2^30
-        size = sum(row["count"] * nbytes(("", row["dtype"], tuple(row["shape"]))) for row in rows)
+        size = sum(row["count"] * nbytes(row["dtype"], row["shape"]) for row in rows)
         assert f"{size / 2**30:.2f} GB" == stated["tensor_size"]
 
 

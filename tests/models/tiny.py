@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import struct
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,6 +10,7 @@ import numpy as np
 
 from day0.files import write_json
 from tests.models.layout import CHAT_TEMPLATE, write_hashes, write_index
+from tests.models.safetensors_file import write_file
 
 WORDS = ("the", "capital", "of", "france", "is", "paris", "what", "hello", "world", "one", "two", "three")
 
@@ -69,32 +68,20 @@ def write_release(
     """
     root.mkdir(parents=True, exist_ok=True)
     names = list(tensors)
+    stored = {name: _stored(name, array, float32) for name, array in tensors.items()}
     weight_map: dict[str, str] = {}
     for shard in range(shards):
         file = f"model-{shard + 1:05d}-of-{shards:05d}.safetensors"
         part = names[shard * len(names) // shards : (shard + 1) * len(names) // shards]
-        write_safetensors(root / file, {name: tensors[name] for name in part}, float32)
+        described = {name: (stored[name][0], tensors[name].shape) for name in part}
+        write_file(root / file, described, (stored[name][1] for name in part))
         weight_map |= dict.fromkeys(part, file)
-    write_index(root, weight_map, sum(len(_stored(name, t, float32)[1]) for name, t in tensors.items()))
+    write_index(root, weight_map, sum(len(data) for _, data in stored.values()))
     write_json(root / "config.json", dict(config))
     _write_tokenizer(root, config["vocab_size"])
     write_json(root / "generation_config.json", {"bos_token_id": 1, "eos_token_id": 2})
     write_hashes(root)
     return root
-
-
-def write_safetensors(path: Path, tensors: Mapping[str, np.ndarray], float32: frozenset[str] = frozenset()) -> None:
-    """Write arrays in one safetensors file: floats as bf16 (rounded to nearest even) or float32, bytes as they are."""
-    header: dict[str, object] = {"__metadata__": {"format": "pt"}}
-    pieces, offset = [], 0
-    for name, array in tensors.items():
-        dtype, piece = _stored(name, array, float32)
-        header[name] = {"dtype": dtype, "shape": list(array.shape), "data_offsets": [offset, offset + len(piece)]}
-        pieces.append(piece)
-        offset += len(piece)
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
-    path.write_bytes(struct.pack("<Q", len(text)) + text + b"".join(pieces))
 
 
 def _stored(name: str, array: np.ndarray, float32: frozenset[str]) -> tuple[str, bytes]:

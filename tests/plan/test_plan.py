@@ -28,7 +28,8 @@ from tasks.plan.settings import PlanSettings
 from tasks.profile.describe import describe_model
 from tasks.profile.settings import ProfileSettings
 from tasks.reshard.planner import plan_writes
-from tests.architecture.data import LLAMA_8B, LLAMA_70B, LLAMA_405B, config, read, write_config, write_sparse
+from tests.architecture.data import LLAMA_8B, LLAMA_70B, LLAMA_405B, config, read, write_config
+from tests.models.safetensors_file import write_holes
 from tests.models.tiny import make_tiny_llama
 
 H100 = load_target("h100")
@@ -231,7 +232,7 @@ def test_one_cpu_shares_its_memory_among_ranks(tmp_path: Path) -> None:
 
 def test_a_failed_profile_makes_no_plan(tmp_path: Path) -> None:
     write_config(tmp_path, config())
-    write_sparse(tmp_path / "model.safetensors", {"model.norm.weight": ("BF16", [64])})
+    write_holes(tmp_path / "model.safetensors", {"model.norm.weight": ("BF16", [64])})
     with pytest.raises(CheckFailed, match="is missing"):
         plan(tmp_path)
 

@@ -16,7 +16,8 @@ from day0.errors import InputError
 from day0.verdict import Verdict
 from tasks.profile.describe import describe_model, kv_cache
 from tasks.profile.settings import ProfileSettings
-from tests.architecture.data import DATA, LLAMA_8B, LLAMA_70B, LLAMA_405B, config, write_config, write_sparse
+from tests.architecture.data import DATA, LLAMA_8B, LLAMA_70B, LLAMA_405B, config, write_config
+from tests.models.safetensors_file import write_holes
 from tests.models.tiny import make_tiny_llama
 
 SMOLLM2 = config(  # HuggingFaceTB/SmolLM2-135M-Instruct
@@ -80,7 +81,7 @@ def published_table(tmp_path: Path) -> dict[str, tuple[str, list[int]]]:
 
 
 def test_a_published_checkpoint_is_explained_to_the_element(tmp_path: Path) -> None:
-    write_sparse(tmp_path / "model.safetensors", published_table(tmp_path))
+    write_holes(tmp_path / "model.safetensors", published_table(tmp_path))
     profile = describe(tmp_path)
     assert profile.verdict is Verdict.PASS
     shapes = next(check for check in profile.checks if check.name == "shapes")
@@ -113,7 +114,7 @@ def test_a_checkpoint_at_odds_with_its_config_fails_by_name(
     tmp_path: Path, change: dict[str, Any], check: str, named: str
 ) -> None:
     tensors = {name: t for name, t in {**published_table(tmp_path), **change}.items() if t is not None}
-    write_sparse(tmp_path / "model.safetensors", tensors)
+    write_holes(tmp_path / "model.safetensors", tensors)
     profile = describe(tmp_path)
     assert profile.verdict is Verdict.FAIL
     failed = [c for c in profile.checks if c.verdict is Verdict.FAIL]
@@ -125,7 +126,7 @@ def test_a_checkpoint_at_odds_with_its_config_fails_by_name(
 def test_what_is_stored_for_a_known_reason_is_a_warning(tmp_path: Path) -> None:
     buffers = {f"model.layers.{i}.self_attn.rotary_emb.inv_freq": ("F32", [64]) for i in range(32)}
     tensors: dict[str, Any] = {**published_table(tmp_path), **buffers}
-    write_sparse(tmp_path / "model.safetensors", tensors)
+    write_holes(tmp_path / "model.safetensors", tensors)
     profile = describe(tmp_path)
     assert profile.verdict is Verdict.PASS
     assert profile.parameters.total == 8_030_261_248

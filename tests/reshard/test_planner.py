@@ -1,4 +1,4 @@
-"""A plan says where every byte goes, and refuses what it cannot write right. The engine's tensors: test_engine_keys.py."""
+"""A plan says where every byte goes, and refuses what it cannot write right. The engine's own: test_engine_keys.py."""
 
 from __future__ import annotations
 

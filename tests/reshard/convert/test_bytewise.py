@@ -11,7 +11,6 @@ from day0.errors import InputError
 from tests.reshard.convert.reference import VALUES, Case, loaded, stored, to_float
 
 FLOATS = ("BF16", "F16", "F32")
-ITEM = {"BF16": 2, "F16": 2, "F32": 4}
 
 
 @pytest.mark.parametrize("target", FLOATS)
