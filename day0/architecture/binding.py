@@ -217,8 +217,12 @@ def _targets(rule: TensorRule, chain: tuple[Include, ...], sizes: Mapping[str, i
         name = _in_layout(target.name, chain, layout)
         if name is not None:
             shape = tuple(str(evaluate(size, sizes, rule.name)) for size in target.shape) if target.shape else None
-            halves = str(evaluate(target.halves, sizes, rule.name)) if target.halves else None
-            found[layout] = target.model_copy(update={"name": name, "shape": shape, "halves": halves})
+            numbers = {
+                field: str(evaluate(expression, sizes, rule.name))
+                for field in ("halves", "first", "least")
+                if (expression := getattr(target, field)) is not None
+            }
+            found[layout] = target.model_copy(update={"name": name, "shape": shape, **numbers})
     return found
 
 

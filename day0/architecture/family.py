@@ -138,6 +138,12 @@ class Target(Frozen):
     """The last two dimensions are exchanged."""
     halves: str | None = None
     """Of each so many rows those of even number come first: pairs that a rotation turns lie half a head apart."""
+    first: str | None = None
+    """The engine has the first so many rows alone, divided over the ranks."""
+    least: str | None = None
+    """Where ranks share an expert each has at least so many of its rows: after its own ones zeros."""
+    multiple: int = Field(default=1, ge=1)
+    """What is joined is filled up with rows of zeros to a multiple, on every rank."""
     stages: Literal["own", "all"] = "own"
     """`all`: every pipeline stage of the engine holds it, whichever stage uses it."""
     others: Literal["same", "zero"] = "same"
@@ -152,6 +158,11 @@ class Target(Frozen):
     """As in the layout, for this tensor alone."""
     shape: tuple[str, ...] | None = None
     """The engine's shape for the whole tensor, where it views the same bytes differently (after a transposition)."""
+
+    @property
+    def expressions(self) -> tuple[str, ...]:
+        """All that is computed from sizes."""
+        return (*(self.shape or ()), *(size for size in (self.halves, self.first, self.least) if size is not None))
 
 
 def _written_out(value: Any) -> Any:
@@ -307,7 +318,7 @@ class Family(Frozen):
             yield count or "1", f"index {placeholder}"
         for rule in self.tensors:
             parts = [text for segment in rule.split.segments for text in (segment.size, segment.by or "1")]
-            shapes = [size for t in rule.targets.values() for size in (*(t.shape or ()), t.halves or "1")]
+            shapes = [size for target in rule.targets.values() for size in target.expressions]
             yield from ((text, rule.name) for text in (*rule.shape, rule.split.by or "1", *parts, *shapes))
         for layout in self.layouts.values():
             yield from ((size, constant.name) for constant in layout.constants for size in constant.shape)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from day0.architecture.bound import BoundRule
 from day0.architecture.companions import Grain
@@ -224,6 +224,27 @@ def in_halves(cut: Cut, kind: Kind, each: int) -> Cut:
             runs.append(Run((box,), head * row, each // 2, row, 2 * row, note="rows of even number first"))
             runs.append(Run((), (head + 1) * row, each // 2, row, 2 * row))
     return Cut(cut.shape, tuple(runs), cut.padding, cut.row_bytes)
+
+
+def of_first_rows(kind: Kind, count: int, ranks: int, rank: int) -> Cut:
+    """A rank's part of the first `count` rows alone.
+
+    Raises:
+        InputError: there are fewer, or they do not divide.
+    """
+    if kind.shape[0] < count:
+        raise InputError(f"{kind.rule.name}: it has {kind.shape[0]} rows; the engine takes {count}")
+    first, last = rank_range(count, count, ranks, rank, False, False, f"{kind.rule.name}: the rows that are taken")
+    run = _run(kind, ((first, last), *((0, size) for size in kind.shape[1:])))
+    left = kind.shape[0] - count
+    return Cut((last - first, *kind.shape[1:]), (replace(run, note=f"not the last {left} rows" if left else ""),))
+
+
+def filled_up(cut: Cut, rows: int, kind: Kind) -> Cut:
+    """A cut with at least so many rows: zeros after its own."""
+    more = max(0, rows - cut.shape[0])
+    shape = (cut.shape[0] + more, *cut.shape[1:])
+    return Cut(shape, cut.runs, cut.padding + more, nbytes(kind.dtype, shape[1:]))
 
 
 def zeros(cut: Cut, dtype: str) -> Cut:

@@ -18,7 +18,7 @@ from day0.architecture.family import Target
 from day0.artifacts.shards import Dropped
 from day0.errors import InputError
 from day0.safetensors_header import DTYPE_BITS
-from tasks.reshard.cuts import Cut, Cutter, in_halves, nbytes, zeros
+from tasks.reshard.cuts import Cut, Cutter, filled_up, in_halves, nbytes, of_first_rows, zeros
 from tasks.reshard.slicing import World, expert_range, stage_layers
 from tasks.reshard.units import Unit, for_engine, is_mtp, is_transposed, stage_of
 
@@ -172,6 +172,10 @@ class HfLayout(Layout):
         return begin, begin + cut.runs[0].nbytes
 
 
+#: A unit's place among those that are joined, the unit, and what a rank has of it.
+_Part = tuple[tuple[int, int], Unit, Cut]
+
+
 @dataclass(slots=True, eq=False)
 class _Join:
     """Units that become one tensor of an engine, in the order of `order`."""
@@ -293,17 +297,15 @@ class NamedLayout(Layout):
         return group, -1 if layer is None else layer, key, numbers
 
     def _joined(self, name: str, join: _Join, rank: int) -> Placed | None:
-        parts = []
+        parts: list[_Part] = []
         for order, unit in sorted(join.units, key=lambda item: item[0]):
             if rank in self.owners(unit):
-                cut = self.cutter.cuts(unit.kind)[rank]
-                target = unit.match.rule.targets.get(self.name)
-                if target and target.halves and join.target is not None:
-                    cut = in_halves(cut, unit.kind, int(target.halves))
+                cut = self._cut(unit, join, rank)
                 zero = join.target is not None and join.target.others == "zero" and rank % self.world.expert_tp > 0
                 parts.append((order, unit, zeros(cut, unit.kind.dtype) if zero else cut))
         if not parts:
             return None
+        parts[-1] = self._filled_up(parts, join)
         first = parts[0][2].shape
         dtype = parts[0][1].kind.dtype
         odd = next((unit for _, unit, _ in parts if unit.kind.dtype != dtype), None)
@@ -327,6 +329,29 @@ class NamedLayout(Layout):
         if join.target is not None and join.target.others == "zero" and self._replica(parts[0][1], rank):
             return Placed(name, dtype, shape, (), bytes(DTYPE_BITS[dtype] // 8), "0: the engine adds up all ranks'")
         return Placed(name, dtype, shape, tuple((unit, cut) for _, unit, cut in parts))
+
+    def _cut(self, unit: Unit, join: _Join, rank: int) -> Cut:
+        """What a rank's tensor has of the unit, in the engine's order and number of rows."""
+        target = unit.match.rule.targets.get(self.name)
+        if target is None or join.target is None:
+            return self.cutter.cuts(unit.kind)[rank]
+        if target.first:
+            return of_first_rows(unit.kind, int(target.first), self.world.tp, rank % self.world.tp)
+        cut = self.cutter.cuts(unit.kind)[rank]
+        if target.halves:
+            cut = in_halves(cut, unit.kind, int(target.halves))
+        if target.least and self.world.expert_tp > 1 and unit.kind.grains and unit.kind.grains[0].dim == 0:
+            cut = filled_up(cut, -(-int(target.least) // unit.kind.grains[0].size), unit.kind)
+        return cut
+
+    def _filled_up(self, parts: list[_Part], join: _Join) -> _Part:
+        """The last part, with zeros that make the rows of all a multiple of what the engine wants."""
+        order, unit, cut = parts[-1]
+        target = unit.match.rule.targets.get(self.name)
+        if join.target is None or target is None or target.multiple == 1 or not cut.shape:
+            return parts[-1]
+        rows = sum(part.shape[0] for _, _, part in parts)
+        return order, unit, filled_up(cut, cut.shape[0] + -rows % target.multiple, unit.kind)
 
     def _replica(self, unit: Unit, rank: int) -> bool:
         """Whether another rank of the stage, before this one, holds the same values."""
