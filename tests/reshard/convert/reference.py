@@ -67,6 +67,11 @@ def stored(values: np.ndarray, dtype: str) -> bytes:
     return values.astype({"F32": np.float32, "F16": np.float16, "I8": np.int8}[dtype]).tobytes()
 
 
+def product(values: np.ndarray, scales: np.ndarray, dtype: str) -> bytes:
+    """The product in single precision, then rounded: float64 holds the product of any two of these exactly."""
+    return stored(to_float(to_float(values * scales, "F32"), dtype), dtype)
+
+
 def loaded(data: bytes, dtype: str) -> np.ndarray:
     """float64 from bytes of F32, F16, BF16, I8 or an FP8."""
     if dtype in FORMATS:
