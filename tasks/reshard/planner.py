@@ -24,7 +24,8 @@ from day0.safetensors_header import DTYPE_BITS
 from tasks.reshard.conversions import Chosen, choose_conversions
 from tasks.reshard.convert.registry import describe
 from tasks.reshard.cuts import Cut, Cutter
-from tasks.reshard.layouts import LAYOUTS, Layout, Place, Placed
+from tasks.reshard.layouts.base import Layout, Place, Placed
+from tasks.reshard.layouts.known import LAYOUTS
 from tasks.reshard.slicing import World, stage_layers
 from tasks.reshard.units import Draft, Unit
 from tasks.reshard.writes import Fill, Origin, Piece, Range, Stream, TargetFile, WritePlan, Written

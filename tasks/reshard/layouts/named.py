@@ -1,15 +1,11 @@
-"""Where each rank's part of a tensor stands: in which file, under which name, joined with what.
-
-`hf` keeps the source's names and its cut into shards, one folder a rank. `vllm` writes the names and fused tensors of
-the engine's own state dict (sharded_state), `deepseek` those of DeepSeek's inference code.
-"""
+"""Layouts with names of their own, after an engine's: units of one name become one tensor."""
 
 from __future__ import annotations
 
 import math
 import struct
-from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
+from abc import abstractmethod
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -18,159 +14,10 @@ from day0.architecture.family import Target
 from day0.artifacts.shards import Dropped
 from day0.errors import InputError
 from day0.safetensors_header import DTYPE_BITS
-from tasks.reshard.cuts import Cut, Cutter, filled_up, in_halves, nbytes, of_first_rows, zeros
-from tasks.reshard.slicing import World, expert_range, stage_layers
-from tasks.reshard.units import Unit, for_engine, is_mtp, is_transposed, stage_of
-
-#: The least run of bytes that is worth a file of its own where blocks can be shared.
-LEAST_SHARED = 8 << 20
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """A file to write, and whose it is."""
-
-    name: str
-    rank: int
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Placed:
-    """A tensor of a file: parts of units that follow each other, or a constant (its bytes, repeated)."""
-
-    name: str
-    dtype: str
-    shape: tuple[int, ...]
-    parts: tuple[tuple[Unit, Cut], ...] = ()
-    constant: bytes | None = None
-    note: str = ""
-
-    @property
-    def nbytes(self) -> int:
-        return nbytes(self.dtype, self.shape)
-
-
-class Layout(ABC):
-    """Takes units and says which files there are, with what in them."""
-
-    def __init__(self, bound: BoundFamily, world: World, cutter: Cutter, part_bytes: int, share_block: int = 0) -> None:
-        self.bound, self.world, self.cutter = bound, world, cutter
-        self.part_bytes, self.share_block = part_bytes, share_block
-        self.dropped: list[Dropped] = []
-        spans = stage_layers(bound.layers, world.pp)
-        self.stage_by_layer = {layer: s for s, (first, last) in enumerate(spans) for layer in range(first, last)}
-
-    @staticmethod
-    def expert_parallel(tp: int, pp: int, ep: int) -> int:
-        """The expert parallel size that is meant; refuses what the layout has no names for."""
-        return ep
-
-    @abstractmethod
-    def place(self, units: Iterable[Unit]) -> None:
-        """Take all units."""
-
-    @abstractmethod
-    def files(self) -> Iterator[tuple[Place, list[Placed]]]:
-        """The files, in the order in which they are numbered, with their tensors."""
-
-    def share_at(self, tensors: list[Placed]) -> tuple[int, int] | None:
-        """Where in a block the data of such a file should begin, and the block size; None: anywhere."""
-        return None
-
-    def owners(self, unit: Unit) -> range:
-        """The ranks of a stage that hold a part of the unit: all, or those that an expert belongs to."""
-        expert = unit.match.number("expert")
-        if expert is None or unit.match.rule.rule.kind != "routed_expert":
-            return range(self.world.stage_ranks)
-        held = unit.match.rule.numbers["expert"]
-        count = len(held) if held is not None else 0
-        base, more = divmod(count, self.world.ep)
-        expert_range(count, self.world.ep, 0)  # refuses more groups than experts
-        group = expert // (base + 1) if expert < more * (base + 1) else more + (expert - more * (base + 1)) // base
-        return range(group * self.world.expert_tp, (group + 1) * self.world.expert_tp)
-
-    def stages(self, unit: Unit) -> tuple[int, ...]:
-        """The pipeline stages that hold the unit: one, or for a shared embedding the first and the last."""
-        stage = stage_of(unit.match, self.stage_by_layer, self.world.pp)
-        last = self.world.pp - 1
-        if unit.match.rule.rule.kind == "embedding" and self.shared_embedding and stage != last:
-            return stage, last
-        return (stage,)
-
-    shared_embedding: bool = False
-    """Embeddings are tied and the checkpoint has no head: the last stage needs the embedding too."""
-
-    def note_head(self, units: list[Unit]) -> None:
-        head_stored = any(unit.match.rule.rule.kind == "head" for unit in units)
-        self.shared_embedding = self.bound.tied and not head_stored
-
-
-class HfLayout(Layout):
-    """A complete safetensors folder a rank, with the source's names and its cut into shards."""
-
-    def __init__(self, bound: BoundFamily, world: World, cutter: Cutter, part_bytes: int, share_block: int = 0) -> None:
-        super().__init__(bound, world, cutter, part_bytes, share_block)
-        self.held: dict[tuple[int, str], list[Placed]] = {}
-
-    def place(self, units: Iterable[Unit]) -> None:
-        listed = sorted(units, key=lambda unit: (unit.draft.inputs[0].file, unit.draft.inputs[0].begin, unit.output))
-        self.note_head(listed)
-        for unit in listed:
-            file, cuts = unit.draft.inputs[0].file, self.cutter.cuts(unit.kind)
-            empty = 0 in unit.kind.shape
-            for stage in self.stages(unit):
-                for rank in self.owners(unit):
-                    cut = cuts[rank]
-                    if 0 in cut.shape and not empty:
-                        continue  # an uneven split leaves the last ranks nothing
-                    placed = Placed(unit.name, unit.kind.dtype, cut.shape, ((unit, cut),))
-                    self.held.setdefault((stage * self.world.stage_ranks + rank, file), []).append(placed)
-
-    def files(self) -> Iterator[tuple[Place, list[Placed]]]:
-        by_rank: dict[int, list[list[Placed]]] = {}
-        for (rank, _), tensors in sorted(self.held.items(), key=lambda item: item[0]):
-            parts = self._runs(tensors) if self.share_block else [tensors]
-            by_rank.setdefault(rank, []).extend(parts)
-        for rank, files in by_rank.items():
-            for number, tensors in enumerate(files, 1):
-                name = f"rank-{rank:05d}/model-{number:05d}-of-{len(files):05d}.safetensors"
-                yield Place(name, rank), tensors
-
-    def _runs(self, tensors: list[Placed]) -> list[list[Placed]]:
-        """Runs of whole tensors that lie side by side in the source, each by itself; the rest together."""
-        runs: list[list[Placed]] = []
-        end = -1
-        for placed in tensors:
-            stored = self._stored(placed)
-            if stored is None:
-                end = -1
-                continue
-            if stored[0] != end:
-                runs.append([])
-            runs[-1].append(placed)
-            end = stored[1]
-        large = [run for run in runs if sum(placed.nbytes for placed in run) >= LEAST_SHARED]
-        taken = {id(placed) for run in large for placed in run}
-        rest = [placed for placed in tensors if id(placed) not in taken]
-        return [*large, *([rest] if rest else [])]
-
-    def share_at(self, tensors: list[Placed]) -> tuple[int, int] | None:
-        if not self.share_block or not tensors:
-            return None
-        stored = self._stored(tensors[0])
-        return (stored[0] % self.share_block, self.share_block) if stored else None
-
-    @staticmethod
-    def _stored(placed: Placed) -> tuple[int, int] | None:
-        """Where the tensor's bytes lie in the source, if they are one run that is copied as it is."""
-        if len(placed.parts) != 1:
-            return None
-        unit, cut = placed.parts[0]
-        if unit.draft.conversion or len(cut.runs) != 1 or cut.runs[0].rows != 1 or cut.padding:
-            return None
-        begin = unit.draft.inputs[0].begin + cut.runs[0].offset
-        return begin, begin + cut.runs[0].nbytes
-
+from tasks.reshard.cuts import Cut, Cutter, filled_up, in_halves, of_first_rows, zeros
+from tasks.reshard.layouts.base import Layout, Place, Placed
+from tasks.reshard.slicing import World
+from tasks.reshard.units import Unit, for_engine, is_mtp, is_transposed
 
 #: A unit's place among those that are joined, the unit, and what a rank has of it.
 _Part = tuple[tuple[int, int], Unit, Cut]
@@ -382,53 +229,6 @@ class NamedLayout(Layout):
     @abstractmethod
     def file_name(self, stage: int, rank: int, part: int) -> str:
         """What the layout's loader looks for."""
-
-
-class VllmLayout(NamedLayout):
-    """vLLM's sharded_state: the state dict of each rank's own model."""
-
-    name = "vllm"
-
-    @staticmethod
-    def expert_parallel(tp: int, pp: int, ep: int) -> int:
-        if ep not in (1, tp):
-            raise InputError(
-                f"layout 'vllm' with tp {tp} has ep 1 or {tp}, not {ep}: its loader tells files apart by the tensor "
-                "and pipeline parallel rank alone, and the engine divides experts over all ranks of a stage"
-            )
-        return ep
-
-    def file_name(self, stage: int, rank: int, part: int) -> str:
-        if self.world.pp > 1:
-            return f"model-pp-{stage}-tp-{rank}-part-{part}.safetensors"
-        return f"model-rank-{rank}-part-{part}.safetensors"
-
-
-class DeepSeekLayout(NamedLayout):
-    """What DeepSeek's own inference code loads: one file a rank, experts whole."""
-
-    name = "deepseek"
-
-    def __init__(self, bound: BoundFamily, world: World, cutter: Cutter, part_bytes: int, share_block: int = 0) -> None:
-        super().__init__(bound, world, cutter, 1 << 62, share_block)
-
-    @staticmethod
-    def expert_parallel(tp: int, pp: int, ep: int) -> int:
-        if pp > 1:
-            raise InputError("layout 'deepseek' has no pipeline parallelism; use pp 1")
-        if ep not in (1, tp):
-            raise InputError(f"layout 'deepseek' with tp {tp} has ep {tp}: every rank holds whole experts")
-        return tp
-
-    def _apart(self, unit: Unit, joins: Mapping[tuple[int, str], object]) -> None:
-        reason = "multi-token prediction: the loader takes no tensor that its model lacks"
-        self.dropped += [Dropped(tensor=tensor.name, reason=reason) for tensor in unit.draft.inputs]
-
-    def file_name(self, stage: int, rank: int, part: int) -> str:
-        return f"model{rank}-mp{self.world.tp}.safetensors"
-
-
-LAYOUTS: dict[str, type[Layout]] = {"hf": HfLayout, "vllm": VllmLayout, "deepseek": DeepSeekLayout}
 
 
 def _constant_bytes(dtype: str, value: float) -> bytes:

@@ -1,0 +1,92 @@
+"""What a layout is: it takes units, and says which files there are with what in them."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from day0.architecture.bound import BoundFamily
+from day0.artifacts.shards import Dropped
+from tasks.reshard.cuts import Cut, Cutter, nbytes
+from tasks.reshard.slicing import World, expert_range, stage_layers
+from tasks.reshard.units import Unit, stage_of
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A file to write, and whose it is."""
+
+    name: str
+    rank: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Placed:
+    """A tensor of a file: parts of units that follow each other, or a constant (its bytes, repeated)."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    parts: tuple[tuple[Unit, Cut], ...] = ()
+    constant: bytes | None = None
+    note: str = ""
+
+    @property
+    def nbytes(self) -> int:
+        return nbytes(self.dtype, self.shape)
+
+
+class Layout(ABC):
+    """Takes units and says which files there are, with what in them."""
+
+    def __init__(self, bound: BoundFamily, world: World, cutter: Cutter, part_bytes: int, share_block: int = 0) -> None:
+        self.bound, self.world, self.cutter = bound, world, cutter
+        self.part_bytes, self.share_block = part_bytes, share_block
+        self.dropped: list[Dropped] = []
+        spans = stage_layers(bound.layers, world.pp)
+        self.stage_by_layer = {layer: s for s, (first, last) in enumerate(spans) for layer in range(first, last)}
+
+    @staticmethod
+    def expert_parallel(tp: int, pp: int, ep: int) -> int:
+        """The expert parallel size that is meant; refuses what the layout has no names for."""
+        return ep
+
+    @abstractmethod
+    def place(self, units: Iterable[Unit]) -> None:
+        """Take all units."""
+
+    @abstractmethod
+    def files(self) -> Iterator[tuple[Place, list[Placed]]]:
+        """The files, in the order in which they are numbered, with their tensors."""
+
+    def share_at(self, tensors: list[Placed]) -> tuple[int, int] | None:
+        """Where in a block the data of such a file should begin, and the block size; None: anywhere."""
+        return None
+
+    def owners(self, unit: Unit) -> range:
+        """The ranks of a stage that hold a part of the unit: all, or those that an expert belongs to."""
+        expert = unit.match.number("expert")
+        if expert is None or unit.match.rule.rule.kind != "routed_expert":
+            return range(self.world.stage_ranks)
+        held = unit.match.rule.numbers["expert"]
+        count = len(held) if held is not None else 0
+        base, more = divmod(count, self.world.ep)
+        expert_range(count, self.world.ep, 0)  # refuses more groups than experts
+        group = expert // (base + 1) if expert < more * (base + 1) else more + (expert - more * (base + 1)) // base
+        return range(group * self.world.expert_tp, (group + 1) * self.world.expert_tp)
+
+    def stages(self, unit: Unit) -> tuple[int, ...]:
+        """The pipeline stages that hold the unit: one, or for a shared embedding the first and the last."""
+        stage = stage_of(unit.match, self.stage_by_layer, self.world.pp)
+        last = self.world.pp - 1
+        if unit.match.rule.rule.kind == "embedding" and self.shared_embedding and stage != last:
+            return stage, last
+        return (stage,)
+
+    shared_embedding: bool = False
+    """Embeddings are tied and the checkpoint has no head: the last stage needs the embedding too."""
+
+    def note_head(self, units: list[Unit]) -> None:
+        head_stored = any(unit.match.rule.rule.kind == "head" for unit in units)
+        self.shared_embedding = self.bound.tied and not head_stored

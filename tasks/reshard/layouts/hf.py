@@ -1,0 +1,81 @@
+"""Layout `hf`: the source's names and its cut into shards, one folder a rank."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from day0.architecture.bound import BoundFamily
+from tasks.reshard.cuts import Cutter
+from tasks.reshard.layouts.base import Layout, Place, Placed
+from tasks.reshard.slicing import World
+from tasks.reshard.units import Unit
+
+#: The least run of bytes that is worth a file of its own where blocks can be shared.
+LEAST_SHARED = 8 << 20
+
+
+class HfLayout(Layout):
+    """A complete safetensors folder a rank, with the source's names and its cut into shards."""
+
+    def __init__(self, bound: BoundFamily, world: World, cutter: Cutter, part_bytes: int, share_block: int = 0) -> None:
+        super().__init__(bound, world, cutter, part_bytes, share_block)
+        self.held: dict[tuple[int, str], list[Placed]] = {}
+
+    def place(self, units: Iterable[Unit]) -> None:
+        listed = sorted(units, key=lambda unit: (unit.draft.inputs[0].file, unit.draft.inputs[0].begin, unit.output))
+        self.note_head(listed)
+        for unit in listed:
+            file, cuts = unit.draft.inputs[0].file, self.cutter.cuts(unit.kind)
+            empty = 0 in unit.kind.shape
+            for stage in self.stages(unit):
+                for rank in self.owners(unit):
+                    cut = cuts[rank]
+                    if 0 in cut.shape and not empty:
+                        continue  # an uneven split leaves the last ranks nothing
+                    placed = Placed(unit.name, unit.kind.dtype, cut.shape, ((unit, cut),))
+                    self.held.setdefault((stage * self.world.stage_ranks + rank, file), []).append(placed)
+
+    def files(self) -> Iterator[tuple[Place, list[Placed]]]:
+        by_rank: dict[int, list[list[Placed]]] = {}
+        for (rank, _), tensors in sorted(self.held.items(), key=lambda item: item[0]):
+            parts = self._runs(tensors) if self.share_block else [tensors]
+            by_rank.setdefault(rank, []).extend(parts)
+        for rank, files in by_rank.items():
+            for number, tensors in enumerate(files, 1):
+                name = f"rank-{rank:05d}/model-{number:05d}-of-{len(files):05d}.safetensors"
+                yield Place(name, rank), tensors
+
+    def _runs(self, tensors: list[Placed]) -> list[list[Placed]]:
+        """Runs of whole tensors that lie side by side in the source, each by itself; the rest together."""
+        runs: list[list[Placed]] = []
+        end = -1
+        for placed in tensors:
+            stored = self._stored(placed)
+            if stored is None:
+                end = -1
+                continue
+            if stored[0] != end:
+                runs.append([])
+            runs[-1].append(placed)
+            end = stored[1]
+        large = [run for run in runs if sum(placed.nbytes for placed in run) >= LEAST_SHARED]
+        taken = {id(placed) for run in large for placed in run}
+        rest = [placed for placed in tensors if id(placed) not in taken]
+        return [*large, *([rest] if rest else [])]
+
+    def share_at(self, tensors: list[Placed]) -> tuple[int, int] | None:
+        if not self.share_block or not tensors:
+            return None
+        stored = self._stored(tensors[0])
+        return (stored[0] % self.share_block, self.share_block) if stored else None
+
+    @staticmethod
+    def _stored(placed: Placed) -> tuple[int, int] | None:
+        """Where the tensor's bytes lie in the source, if they are one run that is copied as it is."""
+        if len(placed.parts) != 1:
+            return None
+        unit, cut = placed.parts[0]
+        if unit.draft.conversion or len(cut.runs) != 1 or cut.runs[0].rows != 1 or cut.padding:
+            return None
+        begin = unit.draft.inputs[0].begin + cut.runs[0].offset
+        return begin, begin + cut.runs[0].nbytes
