@@ -8,8 +8,10 @@ from typing import Any
 
 from day0.architecture.bound import BoundFamily, BoundRule, BoundSegment, normalised
 from day0.architecture.expressions import evaluate
-from day0.architecture.family import Family, Include, LayoutRule, SizeRule, Target, TensorRule, load_family
-from day0.architecture.layers import look_up, resolve_layers
+from day0.architecture.family import Family, Include, LayoutRule, SizeRule, load_family
+from day0.architecture.keys import look_up
+from day0.architecture.layers import resolve_layers
+from day0.architecture.rules import Target, TensorRule
 from day0.errors import InputError
 from day0.safetensors_header import TensorInfo
 

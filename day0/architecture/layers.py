@@ -8,6 +8,7 @@ from typing import Any, Self
 from pydantic import Field, model_validator
 
 from day0.architecture.expressions import evaluate, words
+from day0.architecture.keys import look_up
 from day0.artifacts.base import Frozen
 from day0.errors import InputError
 
@@ -104,29 +105,3 @@ def _listed(rule: LayerSet, config: Mapping[str, Any], layers: int) -> frozenset
     if rule.values is None:
         return frozenset(layer for layer, entry in enumerate(value) if entry)
     return frozenset(layer for layer, entry in enumerate(value) if entry in rule.values)
-
-
-def look_up(config: Mapping[str, Any], path: str) -> Any:
-    """A value of a config by its key, with dots for keys of nested objects and places in lists; None where absent.
-
-    `*` stands for any key of an object whose entries agree.
-    """
-    value: Any = config
-    for part in path.split("."):
-        if part == "*" and isinstance(value, Mapping) and value:
-            value = _common(list(value.values()))
-        elif isinstance(value, Mapping):
-            value = value.get(part)
-        elif isinstance(value, list) and part.isdecimal() and int(part) < len(value):
-            value = value[int(part)]
-        else:
-            return None
-    return value
-
-
-def _common(values: list[Any]) -> Any:
-    """What all of some values are; of objects, the keys that all have with one value."""
-    first, *others = values
-    if isinstance(first, Mapping) and all(isinstance(other, Mapping) for other in others):
-        return {key: value for key, value in first.items() if all(other.get(key) == value for other in others)}
-    return first if all(other == first for other in others) else None

@@ -19,7 +19,8 @@ from day0.architecture.attention import GroupedQueryAttention
 from day0.architecture.binding import bind
 from day0.architecture.bound import BoundFamily, BoundRule
 from day0.architecture.config import ModelConfig, model_type_of, parse_model_config
-from day0.architecture.family import Family, Split, find_family
+from day0.architecture.family import Family, find_family
+from day0.architecture.rules import Split
 from day0.errors import InputError
 
 #: The layout whose padding of the vocabulary is planned for.

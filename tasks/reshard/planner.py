@@ -16,7 +16,8 @@ from typing import Any
 from day0 import collector
 from day0.architecture.binding import bind
 from day0.architecture.bound import BoundFamily, match_all
-from day0.architecture.family import TOWERS, Family
+from day0.architecture.family import Family
+from day0.architecture.rules import TOWERS
 from day0.artifacts.shards import Dropped
 from day0.checkpoint import Checkpoint
 from day0.errors import InputError

@@ -8,8 +8,8 @@ from typing import TypeVar
 
 from day0.architecture.bound import BoundFamily, Match
 from day0.architecture.companions import Grain
-from day0.architecture.family import Target
 from day0.architecture.quantised import Companion
+from day0.architecture.rules import Target
 from day0.errors import InputError
 from day0.safetensors_header import TensorInfo
 from tasks.reshard.cuts import Cutter, Kind

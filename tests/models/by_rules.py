@@ -10,7 +10,8 @@ from typing import Any
 
 from day0.architecture.binding import bind
 from day0.architecture.bound import BoundFamily, BoundRule
-from day0.architecture.family import PLACEHOLDER, find_family
+from day0.architecture.family import find_family
+from day0.architecture.rules import PLACEHOLDER
 from day0.checkpoint import Checkpoint, open_checkpoint
 from tests.models.safetensors_file import in_writing_order, write_holes
 

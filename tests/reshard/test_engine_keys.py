@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from day0.architecture.binding import bind
-from day0.architecture.family import Target, find_family
+from day0.architecture.family import find_family
+from day0.architecture.rules import Target
 from tasks.reshard.planner import plan_writes
 from tests.models.by_rules import rule_tensors, write_sparse
 

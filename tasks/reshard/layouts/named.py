@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from day0.architecture.bound import BoundFamily, normalised
-from day0.architecture.family import Target
+from day0.architecture.rules import Target
 from day0.artifacts.shards import Dropped
 from day0.errors import InputError
 from day0.safetensors_header import DTYPE_BITS
