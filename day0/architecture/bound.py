@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from day0.architecture.companions import Grain, grains
 from day0.architecture.family import Family, LayoutRule
+from day0.architecture.grains import Grain, grains
 from day0.architecture.quantised import Companion, weight_names
 from day0.architecture.rules import PLACEHOLDER, Constant, Target, TensorRule
 from day0.errors import InputError

@@ -175,7 +175,7 @@ def _load(path: Path, mtime_ns: int) -> Family:
     return load_config(path, Family)
 
 
-def families_digest(folder: Path | None = None) -> str:
-    """SHA-256 over all family files: part of the settings of whatever is computed from them."""
-    paths = sorted((folder or configs() / "families").glob("*.yaml"))
+def families_digest() -> str:
+    """SHA-256 over what tells a checkpoint's tensors apart: part of the settings of whatever is computed from it."""
+    paths = [*sorted((configs() / "families").glob("*.yaml")), configs() / "quantised.yaml"]
     return digest_of({path.name: sha256_file(path) for path in paths})

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from day0.architecture.bound import BoundFamily, Match
-from day0.architecture.companions import WHOLE, Grain
+from day0.architecture.grains import WHOLE, Grain
 from day0.architecture.quantised import Companion, companions
 from day0.artifacts.shards import Dropped
 from day0.errors import InputError

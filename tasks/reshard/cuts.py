@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from day0.architecture.bound import BoundRule
-from day0.architecture.companions import Grain
+from day0.architecture.grains import Grain
 from day0.errors import InputError
 from day0.safetensors_header import DTYPE_BITS
 from tasks.reshard.slicing import World, expert_range, rank_range

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from day0.architecture.bound import BoundFamily, Match
-from day0.architecture.companions import Grain
+from day0.architecture.grains import Grain
 from day0.architecture.quantised import Companion
 from day0.architecture.rules import Target
 from day0.errors import InputError

@@ -9,9 +9,9 @@ import pytest
 
 from day0.architecture.binding import bind
 from day0.architecture.bound import match_all
-from day0.architecture.companions import Grain, grains
 from day0.architecture.expressions import evaluate
 from day0.architecture.family import Family, find_family
+from day0.architecture.grains import Grain, grains
 from day0.architecture.keys import flag
 from day0.architecture.layers import LayerSet, resolve_layers
 from day0.architecture.quantised import weight_names

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import shutil
+from pathlib import Path
 from typing import Any
 
 import pytest
 from pydantic import ValidationError
 
+from day0.architecture.family import families_digest
 from day0.architecture.quantised import Quantised, companions, quantised, weight_names
+from day0.home import configs
 
 FORMAT = {"weight": ".weight", "dtypes": ["I8"], "scale": ".s", "scales": ["F32"], "law": ["1x*"]}
 SCALE = {"ending": ".s", "of": [".weight"], "role": "scale"}
@@ -49,3 +53,16 @@ def test_both_halves_name_the_same_weight() -> None:
     assert len(checked) >= 50
     for weight, ending in checked:
         assert set(bases[weight]) & set(matched[ending]), (weight, ending)
+
+
+@pytest.mark.parametrize("edited", ["quantised.yaml", "families/llama.yaml"])
+def test_what_is_computed_from_an_edited_file_is_computed_again(
+    edited: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = families_digest()
+    shutil.copytree(configs(), tmp_path / "configs")
+    monkeypatch.setenv("DAY0_CONFIGS", str(tmp_path / "configs"))
+    assert families_digest() == before
+    with (tmp_path / "configs" / edited).open("a") as file:
+        file.write("# another\n")
+    assert families_digest() != before

@@ -1,4 +1,4 @@
-"""Quantised weights as they are stored: which tensors belong to one weight, and which part of it an element covers.
+"""Which part of a weight an element of its stored tensors covers.
 
 Every stored tensor of a weight is an array whose dimensions count blocks of the weight's own: packed values (2 or 8
 elements of one row), scales (a row's 32 values, a 128 × 128 tile, a whole row). So one law splits them all: the slice
