@@ -78,7 +78,7 @@ class Target(Frozen):
     first: str | None = None
     """The engine has the first so many rows alone, divided over the ranks."""
     least: str | None = None
-    """Where ranks share an expert each has at least so many of its rows: after its own ones zeros."""
+    """Ranks that share an expert must have so many of its rows each: fewer the engine pads, and does not say how."""
     multiple: int = Field(default=1, ge=1)
     """What is joined is filled up with rows of zeros to a multiple, on every rank."""
     stages: Literal["own", "all"] = "own"

@@ -13,8 +13,9 @@ import pytest
 from day0.architecture.binding import bind
 from day0.architecture.family import find_family
 from day0.architecture.rules import Target
+from day0.errors import InputError
 from tasks.reshard.planner import plan_writes
-from tests.models.by_rules import rule_tensors, write_sparse
+from tests.models.by_rules import plain, rule_tensors, write_sparse
 
 RECORDS = sorted((Path(__file__).parent / "data/engine").glob("*.json"))
 
@@ -24,9 +25,8 @@ TORCH = {
 }  # fmt: skip
 STORED = {engine: name for name, engine in TORCH.items()}
 
-#: Models whose experts the engine pads on a rank, and in which of their tensors we leave that to it: all, where its
-#: kernels want it (MXFP4; how much depends on the device), or those that are padded at the end alone.
-PADDED = {"gpt_oss-mxfp4": "", "kimi_linear": ".w2_", "kimi_k3": ".w2_"}
+#: The engine pads these experts on a rank for its kernels, by how much depends on the device: we leave that to it.
+PADDED = "gpt_oss-mxfp4"
 
 
 @functools.cache
@@ -61,6 +61,15 @@ def test_the_plan_has_the_tensors_of_the_engines_own_model(path: Path, tmp_path:
         assert planned == expected, f"rank {number}"
 
 
+def test_shares_of_experts_that_the_engine_would_pad_are_refused(tmp_path: Path) -> None:
+    config = {**record_of(RECORDS[0].with_name("kimi_linear-bf16-1-1.json"))["config"], "moe_intermediate_size": 384}
+    checkpoint = write_sparse(tmp_path, config, plain(config))
+    message = "384 rows over tp 2 are 192 each; the engine would pad them to 256"
+    with pytest.raises(InputError, match=message):
+        plan_writes(checkpoint, find_family(config), "vllm", 2)
+    assert plan_writes(checkpoint, find_family(config), "vllm", 2, ep=2).ep == 2
+
+
 def expected_of(record: str, name: str, planned: list[Any] | None, dtype: str, shape: list[int]) -> list[Any]:
     """What a plan has to have for a tensor of the engine, given what it has: the same, but for two cases.
 
@@ -70,8 +79,7 @@ def expected_of(record: str, name: str, planned: list[Any] | None, dtype: str, s
     """
     if name.endswith("_weight_shape"):
         return ["int32", shape]
-    left = next((part for model, part in PADDED.items() if record.startswith(model)), None)
-    if planned is None or left is None or ".routed_experts." not in name or left not in name:
+    if planned is None or not record.startswith(PADDED) or ".routed_experts." not in name:
         return [dtype, shape]
     smaller = len(planned[1]) == len(shape) and all(n <= m for n, m in zip(planned[1], shape, strict=True))
     return [dtype, planned[1] if smaller else shape]

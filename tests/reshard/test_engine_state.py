@@ -1,8 +1,7 @@
-"""The engine's own loader makes, of the same checkpoint, the same bytes as a plan of layout `vllm`."""
+"""The engine holds, after loading our files, what it holds after loading the original."""
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -27,30 +26,24 @@ pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
 #: Families whose model the engine does not make without torchvision, which its environment does not have.
 IMAGES = ("gemma3-vision", "gemma4-moe", "kimi_k25", "kimi_k3", "llama4-bf16", "minimax_m3", "qwen3_5", "qwen3_vl")
 
-#: Made, but not loaded, on a CPU alone.
-NOT_LOADED: tuple[str, ...] = ()
-
+#: By model: two ranks in each of two stages, and whole experts where there are some. Smaller worlds show nothing more.
 WORLDS: dict[str, list[str]] = {}
 for path in RECORDS:
     name, tp, pp, *ep = path.stem.rsplit("-", 3 if path.stem.endswith("-ep") else 2)
-    if not name.startswith((*IMAGES, *NOT_LOADED)):
+    if not name.startswith(IMAGES) and (tp, pp, *ep) in (("2", "2"), ("2", "1", "ep")):
         WORLDS.setdefault(name, []).append("-".join([tp, pp, *ep]))
 
 
 @pytest.mark.parametrize("name", sorted(WORLDS))
-def test_the_engine_would_hold_the_same_bytes(name: str, engine_python: Path, tmp_path: Path) -> None:
+def test_the_engine_holds_the_same_bytes(name: str, engine_python: Path, tmp_path: Path) -> None:
     record = record_of(RECORDS[0].with_name(f"{name}-1-1.json"))
-    checkpoint = random_release(tmp_path / "release", record)
-    held = engine_state(engine_python, checkpoint.root, tmp_path / "state.json", WORLDS[name], record["moe_backend"])
-    for world in WORLDS[name]:
-        tp, pp, *ep = world.split("-")
-        written = digests(checkpoint, tmp_path / world, int(tp), int(pp), int(tp) if ep else 1)
-        for rank, (ours, theirs) in enumerate(zip(written, held[world], strict=True)):
-            assert [tensor for tensor, digest in theirs.items() if digest is None] == [], "not loaded from this release"
-            assert ours.keys() == theirs.keys()
-            other = [tensor for tensor in ours if ours[tensor] != theirs[tensor]]
-            # Records of a shape are integers; the engine happens to keep them as floats, and does not read them.
-            assert [tensor for tensor in other if not tensor.endswith("_weight_shape")] == [], f"{world}, rank {rank}"
+    original = random_release(tmp_path / "release", record)
+    ours = {world: resharded(original, tmp_path / world, world) for world in WORLDS[name]}
+    for world, ranks in engine_state(engine_python, original.root, ours, tmp_path, record["moe_backend"]).items():
+        for rank, held in enumerate(ranks):
+            assert held["original"], "the engine has no tensors"
+            assert [tensor for tensor, digest in held["original"].items() if digest is None] == [], "not loaded"
+            assert held["ours"] == held["original"], f"{world}, rank {rank}"
 
 
 def random_release(root: Path, record: Mapping[str, Any]) -> Checkpoint:
@@ -68,24 +61,20 @@ def random_release(root: Path, record: Mapping[str, Any]) -> Checkpoint:
     return open_checkpoint(root)
 
 
+def resharded(original: Checkpoint, target: Path, world: str) -> Path:
+    tp, pp, *ep = world.split("-")
+    plan = plan_writes(original, find_family(original.config), "vllm", int(tp), int(pp), int(tp) if ep else 1)
+    with resumable_folder(target, plan_key(plan, original)) as partial:
+        write_shards(plan, original, partial.root)
+    return target
+
+
 def engine_state(
-    python: Path, model: Path, out: Path, worlds: list[str], moe_backend: str
-) -> dict[str, list[dict[str, str | None]]]:
-    run_in_engine(python, "engine_state.py", model, out, *worlds, "--moe-backend", moe_backend)
-    found: dict[str, list[dict[str, str | None]]] = json.loads(out.read_text())
+    python: Path, model: Path, ours: Mapping[str, Path], folder: Path, moe_backend: str
+) -> dict[str, list[dict[str, dict[str, str | None]]]]:
+    """Per world and rank, the digest of every tensor after loading the original and after loading ours."""
+    worlds = [f"{world}={target}" for world, target in ours.items()]
+    run_in_engine(python, "engine_state.py", model, folder / "state.json", *worlds, "--moe-backend", moe_backend)
+    found: dict[str, list[dict[str, dict[str, str | None]]]] = json.loads((folder / "state.json").read_text())
+    assert found.keys() == ours.keys()
     return found
-
-
-def digests(checkpoint: Checkpoint, target: Path, tp: int, pp: int, ep: int) -> list[dict[str, str]]:
-    """Per rank, the digest of each tensor that we write."""
-    plan = plan_writes(checkpoint, find_family(checkpoint.config), "vllm", tp, pp, ep)
-    with resumable_folder(target, plan_key(plan, checkpoint)) as partial:
-        write_shards(plan, checkpoint, partial.root)
-    ranks: list[dict[str, str]] = [{} for _ in plan.ranks]
-    for file in plan.files:
-        if file.name.startswith("mtp-"):
-            continue
-        data = memoryview((target / file.name).read_bytes())
-        for tensor in file.tensors:
-            ranks[file.rank][tensor.name] = hashlib.sha256(data[tensor.begin : tensor.end]).hexdigest()
-    return ranks

@@ -187,8 +187,13 @@ class NamedLayout(Layout):
         cut = self.cutter.cuts(unit.kind)[rank]
         if target.halves:
             cut = in_halves(cut, unit.kind, int(target.halves))
-        if target.least and self.world.expert_tp > 1 and unit.kind.grains and unit.kind.grains[0].dim == 0:
-            cut = filled_up(cut, -(-int(target.least) // unit.kind.grains[0].size), unit.kind)
+        if target.least and self.world.expert_tp > 1 and unit.companion is None and cut.shape[0] < int(target.least):
+            rule = unit.match.rule
+            raise InputError(
+                f"{rule.name}: {rule.shape[0]} rows over tp {self.world.expert_tp} are {cut.shape[0]} each; the engine "
+                f"would pad them to {target.least}, with values that it does not set; keep experts whole (ep "
+                f"{self.world.stage_ranks}), or choose a tp of at most {max(1, rule.shape[0] // int(target.least))}"
+            )
         return cut
 
     def _filled_up(self, parts: list[_Part], join: _Join) -> _Part:
