@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import json
-import sys
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from day0 import process
 from day0.errors import InputError
-from day0.home import PROJECT
 from day0.verdict import Verdict
 from tasks.download.bundle import Bundle, Kind
-from tasks.download.transfer import MARK
+from tasks.download.foreign import ask
 
 REMEDY = "pip install 'day0[signing]'"
 ASKED_BY: Mapping[Kind, str] = {
@@ -78,12 +75,6 @@ def authenticate(bundle: Bundle, trust: Trust) -> tuple[Verdict, str]:
 
 def _verifier(bundle: Bundle, trust: Trust) -> dict[str, Any]:
     """Run the library's verifier in its process, on the very bytes that were read; returns what it told."""
-    told: dict[str, Any] = {}
-
-    def line(text: str) -> None:
-        if text.startswith(MARK):
-            told.update(json.loads(text.removeprefix(MARK)))
-
     with tempfile.TemporaryDirectory() as folder:
         place, request = Path(folder, "bundle.json"), Path(folder, "request.json")
         place.write_bytes(bundle.data)
@@ -97,12 +88,7 @@ def _verifier(bundle: Bundle, trust: Trust) -> dict[str, Any]:
             "trust_config": _absolute(trust.trust_config),
         }
         request.write_text(json.dumps(asked))
-        try:
-            process.run([sys.executable, "-m", "tasks.download.signing", str(request)], cwd=PROJECT, on_line=line)
-        except process.ProcessFailed:
-            if "error" not in told:
-                raise
-    return told
+        return ask("tasks.download.signing", [str(request)])
 
 
 def _absolute(path: Path | None) -> str | None:

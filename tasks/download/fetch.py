@@ -5,8 +5,8 @@ from __future__ import annotations
 from day0.artifacts.snapshot import Snapshot
 from day0.release import Release, parse_source
 from tasks.download import client, modelscope
-from tasks.download.client import COMMIT
 from tasks.download.folder import listing_digest, take_folder
+from tasks.download.foreign import COMMIT
 from tasks.download.hub import fetch_hub
 from tasks.download.settings import DownloadSettings
 from tasks.download.source import Hub

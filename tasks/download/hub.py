@@ -15,7 +15,7 @@ from day0.home import home
 from day0.landing import arriving, note_failure, partial
 from day0.release import Release
 from tasks.download.arrivals import hashed_as_they_land, wait_for_followers, whole
-from tasks.download.client import COMMIT
+from tasks.download.foreign import COMMIT
 from tasks.download.listing import is_unsafe
 from tasks.download.manifest import Manifest, hub_manifest, read_record, record_path, write_record
 from tasks.download.parallel import fetch_again, fetch_files

@@ -6,26 +6,17 @@ stands for, `repo/files` each file's size and SHA-256 at a commit, `repo?FilePat
 
 from __future__ import annotations
 
-import json
 import os
-import sys
-import tempfile
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode
 
-from day0 import process
-from day0.checkpoint import unsafe_name
 from day0.errors import Day0Error, InputError, Unavailable
-from day0.home import PROJECT
-from day0.progress import report
-from tasks.download.client import COMMIT
-from tasks.download.manifest import Expected
+from tasks.download.foreign import Told, ask, download, listed
 from tasks.download.source import Address, HubRelease
 from tasks.download.space import disk_full
-from tasks.download.transfer import MARK
 
 #: No lock of its own (one is held already), one stream for each of several files, so that an unfinished one is always
 #: named `.incomplete`, no probing for a cloud's inner network, nothing on the terminal.
@@ -61,15 +52,10 @@ def look_up(repository: str, revision: str | None) -> HubRelease:
         InputError: there is no such repository or revision, or it may not be read.
         Unavailable: ModelScope does not answer, or its client is not installed.
     """
-    answers = _client(["info", repository, *([revision] if revision else [])], repository, revision)
-    info = answers.get("info")
-    if not isinstance(info, dict) or not COMMIT.fullmatch(str(info.get("commit"))):
-        raise Unavailable(f"{_named(answers)} named no commit for {repository}; is it ModelScope?")
-    for name in info["files"]:
-        if problem := unsafe_name(name):
-            raise InputError(f"{repository} is refused, because ModelScope lists an unusable name: {problem}")
-    files = {name: Expected(**entry) for name, entry in info["files"].items()}
-    return HubRelease(repository, info["commit"], answers["endpoint"], files)
+    told = _ask(["info", repository, *([revision] if revision else [])], repository, revision)
+    lacking = f"{_named(told)} named no commit for {repository}; is it ModelScope?"
+    commit, files = listed(told.get("info"), repository, "ModelScope", lacking)
+    return HubRelease(repository, commit, told["endpoint"], files)
 
 
 def transfer(release: HubRelease, names: list[str], folder: Path) -> None:
@@ -79,7 +65,6 @@ def transfer(release: HubRelease, names: list[str], folder: Path) -> None:
         InputError, Unavailable: as `look_up`.
         StageTimeout, Cancelled: the stage's time was up; nothing goes on in the background.
     """
-    total = sum(release.files[name].size or 0 for name in names)
     folder.mkdir(parents=True, exist_ok=True)
     request = {
         "endpoint": endpoint() or release.hub,
@@ -88,15 +73,8 @@ def transfer(release: HubRelease, names: list[str], folder: Path) -> None:
         "folder": str(folder),
         "files": {name: release.files[name].size for name in names},
     }
-    with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
-        json.dump(request, file)
-        file.flush()
-        _client(
-            ["download", file.name],
-            release.repository,
-            release.commit,
-            on_bytes=lambda done: report("downloading", min(done, total), total, "B"),
-        )
+    total = sum(release.files[name].size or 0 for name in names)
+    download(request, total, lambda words, tell: _ask(words, release.repository, release.commit, tell))
 
 
 def address(release: HubRelease, name: str) -> Address:
@@ -117,32 +95,18 @@ def _credentials(hub: str) -> dict[str, str]:
 @cache
 def _kept_token(hub: str, home: str | None) -> str | None:
     """The token of a login that its client keeps in `home`. Only the client reads it: the file is a pickle."""
-    token = _client(["token", hub], "", None).get("token")
+    token = _ask(["token", hub], "", None).get("token")
     return token if isinstance(token, str) else None
 
 
-def _client(
-    arguments: list[str], repository: str, revision: str | None, on_bytes: Callable[[int], None] | None = None
-) -> dict[str, Any]:
-    """Run ModelScope's client in its process; returns what it told."""
-    told: dict[str, Any] = {}
+def _ask(
+    words: list[str], repository: str, revision: str | None, on_bytes: Callable[[int], None] | None = None
+) -> Told:
+    def explain(told: Told) -> Day0Error:
+        return _explain(told, repository, revision)
 
-    def line(text: str) -> None:
-        if not text.startswith(MARK):
-            return
-        told.update(json.loads(text.removeprefix(MARK)))
-        if on_bytes and "bytes" in told:
-            on_bytes(told["bytes"])
-
-    command = [sys.executable, "-m", "tasks.download.modelscope_transfer", *arguments]
     env = {name: value for name, value in os.environ.items() if name not in _PERSONAL}
-    try:
-        process.run(command, cwd=PROJECT, env=_PATIENCE | env | _QUIET, on_line=line)
-    except process.ProcessFailed as failure:
-        if "error" not in told:
-            raise
-        raise _explain(told, repository, revision) from failure
-    return told
+    return ask("tasks.download.modelscope_transfer", words, _PATIENCE | env | _QUIET, explain, on_bytes)
 
 
 def _named(told: dict[str, Any]) -> str:
