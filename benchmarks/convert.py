@@ -1,6 +1,6 @@
 """Conversions: gigabytes of input per second of one core, beside memcpy and torch's own way, in one interleaved run.
 
-    python benchmarks/convert.py [--runs 7] [--megabytes 64] [--without-torch]
+    python -m benchmarks.convert [--runs 7] [--megabytes 64] [--without-torch]
 
 Each conversion works on a weight of random codes, in blocks of 8 MiB as the resharder reads them, on one thread. The
 processor time of that thread is counted (so that other programs on the machine do not count), the median of runs that

@@ -1,6 +1,6 @@
 """Opening a checkpoint of half a million tensors against json.loads of the same files, in one interleaved run.
 
-    python benchmarks/headers.py [--name kimi_k3] [--runs 3]
+    python -m benchmarks.headers [--name kimi_k3] [--runs 3]
 
 The checkpoint is a sparse one with the published names, shapes and dtypes (tests/models/published). Opening it reads
 the index and every header, checks them and holds them against each other; json.loads of the same texts only parses.

@@ -1,6 +1,6 @@
 """`day0 verify` against `openssl dgst -sha256` and against the hub client's own verification, in one interleaved run.
 
-    python benchmarks/verify.py [--gigabytes 3.1] [--shards 8] [--runs 3] [--folder DIR]
+    python -m benchmarks.verify [--gigabytes 3.1] [--shards 8] [--runs 3] [--folder DIR]
 
 Makes a checkpoint (Qwen3-30B-A3B's names, with as many of its layers as fit) of random bytes, by default on a memory
 file system, and then takes turns:
@@ -27,11 +27,10 @@ import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
-PROJECT = Path(__file__).parent.parent
-sys.path.insert(0, str(PROJECT))
+from tests.models.published import published_tensors
+from tests.models.safetensors_file import nbytes, random_bytes, write_file
 
-from tests.models.published import published_tensors  # noqa: E402
-from tests.models.safetensors_file import nbytes, random_bytes, write_file  # noqa: E402
+PROJECT = Path(__file__).parent.parent
 
 LIMITS = {"of_openssl": 1.05, "hub_client_of_day0": 1.7}
 

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from day0.architecture.binding import bind
 from day0.architecture.bound import match_all
 from day0.architecture.expressions import evaluate
-from day0.architecture.family import Family, find_family
+from day0.architecture.family import Family, Include, LayoutRule, SizeRule, find_family
 from day0.architecture.grains import Grain, grains
-from day0.architecture.keys import flag
+from day0.architecture.keys import When, flag
 from day0.architecture.layers import LayerSet, resolve_layers
 from day0.architecture.quantised import weight_names
+from day0.architecture.rules import Constant, Segment, Split, Target, TensorRule
 from day0.errors import InputError
+from day0.home import configs
 from day0.safetensors_header import TensorInfo
 
 LLAMA = {
@@ -200,3 +204,13 @@ def test_a_wrong_key_in_a_family_file_is_named_with_the_nearest(tmp_path: Path) 
     (tmp_path / "bad.yaml").write_text("name: bad\nmodel_typs: [x]\n")
     with pytest.raises(InputError, match=r"bad\.yaml"):
         find_family({"model_type": "x"}, tmp_path)
+
+
+def test_the_grammar_is_described_as_it_is() -> None:
+    """The example in README.md is a family, and has every key that there is."""
+    text = (configs() / "families/README.md").read_text()
+    (example,) = re.findall(r"^```yaml\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    assert Family.model_validate(yaml.safe_load(example)).name == "example"
+    parts = (Family, Include, SizeRule, LayerSet, TensorRule, When, Split, Segment, Target, LayoutRule, Constant)
+    keys = {key for part in parts for key in part.model_fields}
+    assert keys - set(re.findall(r"(\w+):", example)) == set()
