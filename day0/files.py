@@ -29,9 +29,9 @@ class FileRef(BaseModel):
 def sha256_file(path: Path, progress: Callable[[int], None] | None = None) -> str:
     """SHA-256 of a file, read once in large pieces; `progress` is told the bytes of each piece."""
     digest = hashlib.sha256()
-    buffer = bytearray(CHUNK)
-    view = memoryview(buffer)
     with path.open("rb", buffering=0) as file:
+        buffer = bytearray(min(CHUNK, os.fstat(file.fileno()).st_size or 1))
+        view = memoryview(buffer)
         while count := file.readinto(buffer):
             digest.update(view[:count])
             if progress:

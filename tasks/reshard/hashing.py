@@ -72,17 +72,26 @@ class BufferPool:
         self.size = size
         self._control = control
         self._free = deque(Buffer(size, self) for _ in range(count))
-        self._available = threading.Semaphore(count)
+        self._given, self._waiting = threading.Condition(), 0
 
     def take(self) -> Buffer:
         """A free buffer, once there is one: this is what bounds how far reading runs ahead of hashing."""
-        while not self._available.acquire(timeout=0.2):
-            self._control.check()
-        return self._free.pop()  # the one used last, which the processor's cache still has
+        while True:
+            try:
+                return self._free.pop()  # the one used last, which the processor's cache still has
+            except IndexError:
+                self._control.check()
+            with self._given:
+                self._waiting += 1
+                if not self._free:
+                    self._given.wait(0.2)
+                self._waiting -= 1
 
     def give(self, buffer: Buffer) -> None:
         self._free.append(buffer)
-        self._available.release()
+        if self._waiting:  # seldom: a lock for every block costs more than what it guards
+            with self._given:
+                self._given.notify()
 
 
 class Helpers:

@@ -38,7 +38,7 @@ def buffers_for(threads: int) -> tuple[int, int]:
     Blocks that the processor's second cache holds are copied, gathered and hashed without going to memory again.
     """
     count = 3 * threads + 2
-    return max(256 << 10, min(2 << 20, (96 << 20) // count)), count
+    return max(256 << 10, min(1 << 20, (96 << 20) // count)), count
 
 
 def run_shard(job: ShardJob) -> ShardResult:
@@ -161,7 +161,7 @@ class ShardPass:
         size = self.buffers.size
         while begin < end:
             self.control.check()
-            until = min(end, (begin // size + 1) * size)
+            until = min(end, begin + size)
             self._ahead(until)
             buffer = self.buffers.take()
             try:

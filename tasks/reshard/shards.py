@@ -7,6 +7,7 @@ import fnmatch
 import json
 import shutil
 from collections.abc import Iterator, Mapping
+from json.encoder import encode_basestring as quoted
 from pathlib import Path
 from typing import Any
 
@@ -157,10 +158,16 @@ def _indexes(plan: WritePlan) -> Iterator[tuple[str, bytes]]:
     for file in plan.files:
         by_rank[file.rank].append(file)
     for rank, files in by_rank.items():
-        weight_map = {t.name: Path(file.name).name for file in files for t in file.tensors}
+        weight_map = {t.name: name for file in files for name in (Path(file.name).name,) for t in file.tensors}
         total = sum(t.end - t.begin for file in files for t in file.tensors)
-        index = {"metadata": {"total_size": total}, "weight_map": dict(sorted(weight_map.items()))}
-        yield f"rank-{rank:05d}/{INDEX}", json.dumps(index, indent=2, ensure_ascii=False).encode() + b"\n"
+        yield f"rank-{rank:05d}/{INDEX}", _index_json(total, weight_map)
+
+
+def _index_json(total: int, weight_map: Mapping[str, str]) -> bytes:
+    """As `json.dumps` with an indent has it, which is slow: it is written in Python, and no index is small."""
+    entries = ",\n".join(f"    {quoted(tensor)}: {quoted(name)}" for tensor, name in sorted(weight_map.items()))
+    place = f"{{\n{entries}\n  }}" if entries else "{}"
+    return f'{{\n  "metadata": {{\n    "total_size": {total}\n  }},\n  "weight_map": {place}\n}}\n'.encode()
 
 
 def _write_indexes(plan: WritePlan, root: Path) -> list[FileRef]:

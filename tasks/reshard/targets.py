@@ -92,6 +92,9 @@ class Targets:
             self._open.clear()
 
     def _get(self, number: int) -> _Open:
+        return self._open.get(number) or self._make(number)
+
+    def _make(self, number: int) -> _Open:
         with self._lock:
             if (target := self._open.get(number)) is None:
                 known = self._targets[number]
