@@ -11,8 +11,9 @@ import pytest
 
 from day0.architecture.family import find_family
 from day0.checkpoint import Checkpoint
+from day0.errors import InputError
 from tasks.reshard.planner import plan_writes
-from tasks.reshard.writes import WritePlan
+from tasks.reshard.writes import Origin, WritePlan
 from tests.models.by_rules import plain, write_sparse
 
 ENGINE = Path(__file__).parent / "data/engine"
@@ -113,3 +114,24 @@ def test_rows_of_rotated_heads_are_reordered_as_the_engine_does(tp: int, tmp_pat
             ranks = tp if part == "q" else min(tp, heads["k"])
             expected.append(np.split(whole, ranks)[rank * ranks // tp])
         np.testing.assert_array_equal(held["model.layers.1.self_attn.qkv_proj.weight"], np.concatenate(expected))
+
+
+def test_rows_are_left_out_and_added_as_the_engine_has_them(tmp_path: Path) -> None:
+    """Of A_log the engine takes as many rows as there are heads; joined projections it fills up to a multiple of 16."""
+    config = config_of("kimi_linear-full_rank_gate-1-1")
+    decays = {name: ("F32", (6,)) for name in plain(config) if name.endswith(".A_log")}
+    checkpoint = write_sparse(tmp_path / "six", config, plain(config) | decays)
+    plan = plan_writes(checkpoint, find_family(config), "vllm", 2)
+    attention = "model.layers.0.self_attn"
+    for rank in range(2):
+        held = {t.name: t for file in plan.files if file.rank == rank for t in file.tensors}
+        first, last = 2 * rank, 2 * rank + 2
+        [origin] = held[f"{attention}.A_log"].origins
+        assert origin == Origin(f"{attention}.A_log", ((first, last),), "not the last 2 rows")
+        joined = held[f"{attention}.in_proj_qkvgfab.weight"]
+        assert joined.shape == (304, 256)
+        assert joined.origins[-1] == Origin(None, ((0, 304 - (4 * 64 + 32 + 2)), (0, 256)), "zeros")
+    decays = dict.fromkeys(decays, ("F32", (3,)))
+    checkpoint = write_sparse(tmp_path / "three", config, plain(config) | decays)
+    with pytest.raises(InputError, match=r"A_log: it has 3 rows; the engine takes 4"):
+        plan_writes(checkpoint, find_family(config), "vllm", 2)

@@ -96,6 +96,9 @@ def stored(config: Mapping[str, Any], engine: Mapping[str, Any]) -> dict[str, tu
             tensors[name] = "BF16", shape
             continue
         numbers = {slot: n for slot, n in zip(rule.slots, _numbers(name), strict=True) if isinstance(slot, str)}
+        if target.first:  # more than the engine takes
+            tensors[name] = "F32", (shape[0] + 2, *shape[1:])
+            continue
         target = target.model_copy(update={"suffixes": {**bound.layouts["vllm"].suffixes, **target.suffixes}})
         engine_name = target.name.format(**numbers)
         tensors |= _stored(name, shape, target, engine_name, held)
