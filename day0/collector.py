@@ -15,5 +15,9 @@ def paused() -> Iterator[None]:
     try:
         yield
     finally:
+        if not gc.get_freeze_count():
+            # All that was made is old now: else the first collection of the young would walk over it, seconds long.
+            gc.freeze()
+            gc.unfreeze()
         if enabled:
             gc.enable()

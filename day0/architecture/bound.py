@@ -13,7 +13,8 @@ import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from operator import contains
+from typing import Any, NamedTuple
 
 from day0.architecture.family import Family, LayoutRule
 from day0.architecture.grains import Grain, grains
@@ -24,6 +25,8 @@ from day0.safetensors_header import TensorInfo
 
 #: A number, or a rule's placeholder, as a part of a name after the first.
 _NUMBER = re.compile(r"\.(0|[1-9][0-9]{0,5}|\{\w+\})(?=\.|\Z)")
+
+_ANY = range(1_000_000)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +58,17 @@ class BoundRule:
         """Where the name has a number: the placeholder, or the number that is written there."""
         return tuple(part[1:-1] if part[0] == "{" else int(part) for part in _NUMBER.split(self.name)[1::2])
 
+    @cached_property
+    def places(self) -> Mapping[str, int]:
+        """Placeholder → which of the name's numbers it is."""
+        return {slot: i for i, slot in enumerate(self.slots) if isinstance(slot, str)}
+
+    @cached_property
+    def held(self) -> tuple[Collection[int], ...]:
+        """What each number of the name may be."""
+        numbers = [(slot,) if isinstance(slot, int) else self.numbers[slot] for slot in self.slots]
+        return tuple(_ANY if held is None else held for held in numbers)
+
     def named(self, numbers: Mapping[str, int]) -> str:
         return PLACEHOLDER.sub(lambda found: str(numbers[found[1]]), self.name)
 
@@ -65,8 +79,7 @@ class BoundRule:
         return None if None in sizes else math.prod(size for size in sizes if size is not None)
 
 
-@dataclass(frozen=True, slots=True)
-class Match:
+class Match(NamedTuple):
     """A stored tensor, the rule of its weight, the numbers in its name, and what it holds of the weight."""
 
     tensor: TensorInfo
@@ -77,10 +90,8 @@ class Match:
     grains: tuple[Grain, ...]
 
     def number(self, placeholder: str) -> int | None:
-        for slot, number in zip(self.rule.slots, self.numbers, strict=True):
-            if slot == placeholder:
-                return number
-        return None
+        place = self.rule.places.get(placeholder)
+        return None if place is None else self.numbers[place]
 
 
 @dataclass
@@ -207,22 +218,14 @@ def _refuse_missing(rule: BoundRule, seen: set[tuple[int, ...]]) -> None:
 def normalised(name: str) -> tuple[str, tuple[int, ...]]:
     """A tensor's or a rule's name with `#` for every part that is a number or a placeholder, and the numbers."""
     parts = _NUMBER.split(name)
-    return ".#".join(parts[::2]), tuple(int(part) for part in parts[1::2] if part[0] != "{")
+    numbers = parts[1::2]
+    if "{" in name:
+        numbers = [part for part in numbers if part[0] != "{"]
+    return ".#".join(parts[::2]), tuple(map(int, numbers))
 
 
 def _may_be(rule: BoundRule, numbers: tuple[int, ...]) -> bool:
-    slots = rule.slots
-    if len(slots) != len(numbers):
-        return False
-    for slot, number in zip(slots, numbers, strict=True):
-        if isinstance(slot, int):
-            if slot != number:
-                return False
-        else:
-            held = rule.numbers[slot]
-            if held is not None and number not in held:
-                return False
-    return True
+    return len(rule.held) == len(numbers) and all(map(contains, rule.held, numbers))
 
 
 def _stated(rule: BoundRule) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from day0.architecture.bound import BoundFamily, Match
@@ -108,7 +108,7 @@ def _dequantised(weight: Weight, job: _Job) -> Unit:
     if rule.rule.plain_transposed:
         name, shape, grains = f"{name}{TRANSPOSED}", exchanged(shape), exchanged(grains)
     conversion = Conversion(name, ((job.wanted.stored, shape),), before.conversion.parameters)
-    match = replace(weight.main, companion=None, grains=grains)
+    match = weight.main._replace(companion=None, grains=grains)
     kind = job.cutter.kind(rule, shape, job.wanted.stored, grains)
     return Unit(weight.name, match, kind, Draft(before.inputs, conversion))
 
@@ -136,12 +136,12 @@ def _quantised(weight: Weight, job: _Job) -> None:
         draft = Draft(before.inputs, Conversion(name, outputs, before.conversion.parameters))
     companion = _companion(weight.name, job.wanted.scale.ending)
     grains = whole_grains(rule.shape)
-    match = replace(weight.main, companion=None, grains=grains)
+    match = weight.main._replace(companion=None, grains=grains)
     job.chosen.units.append(
         Unit(weight.name, match, job.cutter.kind(rule, rule.shape, job.wanted.stored, grains), draft)
     )
     scale_grains = (*whole_grains(tuple(outer)), *_block_grains(job.wanted.scale.block, len(outer)))
-    beside = replace(weight.main, companion=companion, grains=scale_grains)
+    beside = weight.main._replace(companion=companion, grains=scale_grains)
     name = weight.name.removesuffix(_base(companion, weight.name)) + companion.ending
     kind = job.cutter.kind(rule, scale_shape, job.wanted.scale.dtype, scale_grains)
     job.chosen.units.append(Unit(name, beside, kind, draft, output=1))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from day0.architecture.bound import BoundRule
 from day0.architecture.grains import Grain
@@ -96,9 +97,9 @@ class Cutter:
         found = self._cuts.get(kind)
         if found is None:
             each = self.world.expert_tp
-            ranks = range(self.world.stage_ranks)
-            found = tuple(self._cut(kind, rank % self.world.tp, rank // each, rank % each) for rank in ranks)
-            self._cuts[kind] = found
+            made = (self._cut(kind, r % self.world.tp, r // each, r % each) for r in range(self.world.stage_ranks))
+            one: dict[Cut, Cut] = {}  # ranks that hold the same share it, and all that is made of it
+            found = self._cuts[kind] = tuple(one.setdefault(cut, cut) for cut in made)
         return found
 
     def forget(self, kinds: Iterable[Kind]) -> None:
@@ -252,6 +253,7 @@ def zeros(cut: Cut, dtype: str) -> Cut:
     return Cut(cut.shape, (), cut.shape[0], nbytes(dtype, cut.shape[1:]))
 
 
+@lru_cache(1 << 14)
 def nbytes(dtype: str, shape: tuple[int, ...]) -> int:
     """Bytes of a tensor, or of a part of it; values of less than a byte fill whole bytes together."""
     return math.prod(shape) * DTYPE_BITS[dtype] // 8

@@ -7,10 +7,9 @@ under which name, and then, with every header known, the pieces get their offset
 
 from __future__ import annotations
 
-import json
 import struct
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from json.encoder import encode_basestring as quoted
 from typing import Any
 
 from day0 import collector
@@ -25,7 +24,7 @@ from day0.safetensors_header import DTYPE_BITS
 from tasks.reshard.conversions import Chosen, choose_conversions
 from tasks.reshard.convert.registry import describe
 from tasks.reshard.cuts import Cut, Cutter
-from tasks.reshard.layouts.base import Layout, Place, Placed
+from tasks.reshard.layouts.base import Layout, Placed
 from tasks.reshard.layouts.known import LAYOUTS
 from tasks.reshard.slicing import World, stage_layers
 from tasks.reshard.units import Draft, Unit
@@ -73,6 +72,9 @@ def plan_writes(
         cutter.whole_towers = not _towers_divide(chosen.units, cutter)
     laid_out = layout_class(bound, world, cutter, part_bytes, share_block)
     laid_out.place(chosen.units)
+    config_changes = {**_untied(bound, chosen, layout), **chosen.config_changes}
+    del matches  # half of the memory
+    chosen.units.clear()
     files, streams, fills = _assemble(laid_out, checkpoint)
     return WritePlan(
         layout=layout,
@@ -86,7 +88,7 @@ def plan_writes(
         streams=streams,
         fills=fills,
         dropped=tuple(sorted([*dropped, *chosen.dropped, *laid_out.dropped], key=lambda d: d.tensor)),
-        config_changes={**_untied(bound, chosen, layout), **chosen.config_changes},
+        config_changes=config_changes,
     )
 
 
@@ -119,74 +121,80 @@ def _untied(bound: BoundFamily, chosen: Chosen, layout: str) -> dict[str, Any]:
     return {bound.family.tied: False} if layout == "vllm" and stored and bound.tied else {}
 
 
-@dataclass(slots=True)
-class _File:
-    """A file whose tensors are known; `start` is where its data begins."""
-
-    place: Place
-    tensors: list[Placed]
-    header: bytes = b""
-
-    def lay(self) -> list[tuple[Placed, int]]:
-        """Its tensors with their offsets in the data: as they come, or, where one would not lie on a multiple of its
-        element's size (readers view the bytes as they are), the largest elements first."""
-        for tensors in (self.tensors, sorted(self.tensors, key=lambda placed: -DTYPE_BITS[placed.dtype])):
-            offset, aligned, laid = 0, True, []
-            for placed in tensors:
-                aligned = aligned and offset * 8 % max(8, DTYPE_BITS[placed.dtype]) == 0
-                laid.append((placed, offset))
-                offset += placed.nbytes
-            if aligned:
-                break
-        return laid
-
-
 def _assemble(
     layout: Layout, checkpoint: Checkpoint
 ) -> tuple[tuple[TargetFile, ...], dict[str, tuple[Stream, ...]], tuple[Fill, ...]]:
     """Headers, then offsets, then pieces."""
     files: list[TargetFile] = []
     fills: list[Fill] = []
-    drafts: dict[int, Draft] = {}
+    drafts: list[Draft] = []
     for number, (place, tensors) in enumerate(layout.files()):
-        file = _File(place, tensors)
-        laid = file.lay()
+        laid = _laid(tensors)
         header = _header(laid, layout.share_at(tensors))
         written = []
-        for placed, offset in laid:
-            begin = at = len(header) + offset
-            origins: list[Origin] = []
+        at = len(header)
+        for placed, nbytes in laid:
+            begin = at
             for unit, cut in placed.parts:
-                at = _pieces(unit, cut, number, at, origins, fills)
-                drafts.setdefault(id(unit.draft), unit.draft)
+                at = _pieces(unit, cut, number, at, fills)
+                if not unit.draft.placed:
+                    unit.draft.placed = True
+                    drafts.append(unit.draft)
             if placed.constant is not None:
-                fills.append(Fill(number, at, placed.constant, placed.nbytes // len(placed.constant)))
-                origins.append(Origin(None, (), f"constant {placed.note}"))
-                at += placed.nbytes
-            written.append(Written(placed.name, placed.dtype, placed.shape, begin, at, tuple(origins)))
-        end = written[-1].end if written else len(header)
-        files.append(TargetFile(place.name, place.rank, header, end, tuple(written)))
+                fills.append(Fill(number, at, placed.constant, nbytes // len(placed.constant)))
+                at += nbytes
+            if placed.origins is None:
+                placed.origins = tuple(_origins(placed))
+            written.append(Written(placed.name, placed.dtype, placed.shape, begin, at, placed.origins))
+        files.append(TargetFile(place.name, place.rank, header, at, tuple(written)))
     streams: dict[str, list[Stream]] = {name: [] for name in checkpoint.files}
-    for draft in drafts.values():
+    while drafts:
+        draft = drafts.pop()
         streams[draft.inputs[0].file].append(Stream(draft.inputs, tuple(draft.pieces), draft.conversion))
     for listed in streams.values():
         listed.sort(key=lambda stream: stream.inputs[0].begin)
     return tuple(files), {name: tuple(listed) for name, listed in streams.items()}, tuple(fills)
 
 
-def _pieces(unit: Unit, cut: Cut, file: int, at: int, origins: list[Origin], fills: list[Fill]) -> int:
+def _laid(tensors: Sequence[Placed]) -> list[tuple[Placed, int]]:
+    """A file's tensors in the order of their data, with their bytes: as they come, or, where one would not lie on a
+    multiple of its element's size (readers view the bytes as they are), the largest elements first."""
+    for ordered in (tensors, sorted(tensors, key=lambda placed: -DTYPE_BITS[placed.dtype])):
+        offset, aligned, laid = 0, True, []
+        for placed in ordered:
+            bits = DTYPE_BITS[placed.dtype]
+            if bits > 8 and offset * 8 % bits:
+                aligned = False
+            nbytes = placed.nbytes
+            laid.append((placed, nbytes))
+            offset += nbytes
+        if aligned:
+            break
+    return laid
+
+
+def _pieces(unit: Unit, cut: Cut, file: int, at: int, fills: list[Fill]) -> int:
     """The pieces of one rank's part of a unit, from byte `at` of the file on; returns where they end."""
-    conversion = describe(unit.draft.conversion) if unit.draft.conversion else "none"
     for run in cut.runs:
         unit.draft.pieces.append(Piece(file, at, run.offset, run.rows, run.run, run.stride, unit.output))
-        origins.extend(Origin(unit.tensor.name, box, run.note or conversion, run.axis) for box in run.boxes)
-        at += run.nbytes
+        at += run.rows * run.run
     if cut.padding:
         fills.append(Fill(file, at, bytes(cut.row_bytes), cut.padding))
-        rest: tuple[Range, ...] = tuple((0, n) for n in unit.kind.shape[1:])
-        origins.append(Origin(None, ((0, cut.padding), *rest), "zeros"))
         at += cut.row_bytes * cut.padding
     return at
+
+
+def _origins(placed: Placed) -> Iterator[Origin]:
+    for unit, cut in placed.parts:
+        conversion = describe(unit.draft.conversion) if unit.draft.conversion else "none"
+        for run in cut.runs:
+            for box in run.boxes:
+                yield Origin(unit.tensor.name, box, run.note or conversion, run.axis)
+        if cut.padding:
+            rest: tuple[Range, ...] = tuple((0, n) for n in unit.kind.shape[1:])
+            yield Origin(None, ((0, cut.padding), *rest), "zeros")
+    if placed.constant is not None:
+        yield Origin(None, (), f"constant {placed.note}")
 
 
 def _header(laid: Sequence[tuple[Placed, int]], share_at: tuple[int, int] | None) -> bytes:
@@ -194,11 +202,15 @@ def _header(laid: Sequence[tuple[Placed, int]], share_at: tuple[int, int] | None
 
     The data is aligned to 8 bytes; with `share_at` (offset in a block, block size) it begins there in a block.
     """
-    content: dict[str, Any] = {"__metadata__": {"format": "pt"}}  # transformers refuses a file without it
-    for placed, offset in laid:
-        end = offset + placed.nbytes
-        content[placed.name] = {"dtype": placed.dtype, "shape": list(placed.shape), "data_offsets": [offset, end]}
-    text = json.dumps(content, separators=(",", ":"), ensure_ascii=False).encode()
+    entries = ['"__metadata__":{"format":"pt"}']  # transformers refuses a file without it
+    end = 0
+    for placed, nbytes in laid:
+        begin, end = end, end + nbytes
+        shape = ",".join(map(str, placed.shape))
+        entries.append(
+            f'{quoted(placed.name)}:{{"dtype":"{placed.dtype}","shape":[{shape}],"data_offsets":[{begin},{end}]}}'
+        )
+    text = ("{" + ",".join(entries) + "}").encode()
     if share_at:
         at, block = share_at
         text += b" " * ((at - 8 - len(text)) % block)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from json.encoder import encode_basestring as quoted
 from typing import Any
 
@@ -46,20 +47,26 @@ def ranks_json(plan: WritePlan, source: str, errors: Mapping[str, Mapping[str, f
 
 def _lines(file: TargetFile) -> Iterator[str]:
     """A line a tensor. Put together by hand: a large model has a million of them."""
-    name = quoted(file.name)
+    head, name = f'  {{"rank": {file.rank}, "tensor": ', quoted(file.name)
     for t in file.tensors:
         sources = ", ".join(map(_source, t.origins))
         yield (
-            f'  {{"rank": {file.rank}, "tensor": {quoted(t.name)}, "file": {name}, "dtype": "{t.dtype}", '
-            f'"shape": {list(t.shape)}, "sources": [{sources}]}}'
+            f'{head}{quoted(t.name)}, "file": {name}, "dtype": "{t.dtype}", '
+            f'"shape": {_array(t.shape)}, "sources": [{sources}]}}'
         )
 
 
 def _source(origin: Origin) -> str:
     tensor = "null" if origin.tensor is None else quoted(origin.tensor)
     joined = "" if origin.axis is None else f', "axis": {origin.axis}'
-    box = [[first, last] for first, last in origin.slice]
-    return f'{{"tensor": {tensor}, "slice": {box}, "conversion": {quoted(origin.conversion)}{joined}}}'
+    conversion = quoted(origin.conversion)
+    return f'{{"tensor": {tensor}, "slice": {_array(origin.slice)}, "conversion": {conversion}{joined}}}'
+
+
+@lru_cache(1 << 12)
+def _array(values: tuple[Any, ...]) -> str:
+    """A shape or a slice: those of a model's experts are the same."""
+    return json.dumps(values)
 
 
 def _text(value: Any) -> str:

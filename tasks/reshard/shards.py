@@ -11,6 +11,7 @@ from json.encoder import encode_basestring as quoted
 from pathlib import Path
 from typing import Any
 
+from day0 import collector
 from day0.artifacts.shards import RankShards
 from day0.checkpoint import INDEX, Checkpoint
 from day0.errors import CheckFailed
@@ -77,6 +78,7 @@ def write_shards(
     return _artifact(plan, source, files, checks)
 
 
+@collector.paused()
 def describe(plan: WritePlan, checkpoint: Checkpoint) -> list[dict[str, Any]]:
     """The files that would be written, with their sizes; nothing is read but headers and the small files' sizes."""
     files = [(file.name, file.nbytes) for file in plan.files]

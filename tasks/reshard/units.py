@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from typing import TypeVar
+from dataclasses import dataclass, field
+from typing import NamedTuple, TypeVar
 
 from day0.architecture.bound import BoundFamily, Match
 from day0.architecture.grains import Grain
@@ -28,10 +28,11 @@ class Draft:
     inputs: tuple[TensorInfo, ...]
     conversion: Conversion | None = None
     pieces: list[Piece] = field(default_factory=list)
+    placed: bool = False
+    """Whether a file has a part of it, be it empty."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Unit:
+class Unit(NamedTuple):
     """One tensor that a stream yields (output number `output` of `draft`), to be divided over ranks."""
 
     name: str
@@ -68,11 +69,11 @@ def for_engine(unit: Unit, target: Target, cutter: Cutter, companion_dtype: str 
     """
     if unit.kind.dtype in target.view:
         viewed = cutter.kind(unit.kind.rule, unit.kind.shape, target.view[unit.kind.dtype], unit.kind.grains)
-        unit = replace(unit, kind=viewed)
+        unit = unit._replace(kind=viewed)
     if target.function:
         conversion = Conversion(target.function, (("F32", unit.kind.shape),))
         computed = cutter.kind(unit.kind.rule, unit.kind.shape, "F32", unit.kind.grains)
-        return replace(unit, kind=computed, draft=Draft(unit.draft.inputs, conversion))
+        return unit._replace(kind=computed, draft=Draft(unit.draft.inputs, conversion))
     kind, before = unit.kind, unit.draft.conversion
     wanted = target.dtype if unit.companion is None else companion_dtype
     cast = wanted is not None and kind.dtype in FLOATS and kind.dtype != wanted
@@ -90,7 +91,8 @@ def for_engine(unit: Unit, target: Target, cutter: Cutter, companion_dtype: str 
         conversion = Conversion(name, ((dtype, shape),), before.parameters)
     else:
         raise InputError(f"{unit.name}: the engine wants it transposed, which is not done together with {before.name}")
-    return replace(unit, kind=cutter.kind(kind.rule, shape, dtype, grains), draft=Draft(unit.draft.inputs, conversion))
+    laid = cutter.kind(kind.rule, shape, dtype, grains)
+    return unit._replace(kind=laid, draft=Draft(unit.draft.inputs, conversion))
 
 
 def exchanged(values: tuple[T, ...]) -> tuple[T, ...]:

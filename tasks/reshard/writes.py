@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from day0.artifacts.shards import Dropped
 from day0.safetensors_header import TensorInfo
@@ -18,8 +18,7 @@ from day0.safetensors_header import TensorInfo
 Range = tuple[int, int]
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
+class Piece(NamedTuple):
     """`rows` runs of `run` bytes, `stride` bytes apart in what a stream yields, one after another in a target file.
 
     `offset` is that of the first run, from the start of output number `output` of the stream; `target_offset` is
@@ -55,8 +54,7 @@ class Conversion:
         return dict(self.parameters).get(name, default)
 
 
-@dataclass(frozen=True, slots=True)
-class Stream:
+class Stream(NamedTuple):
     """`inputs[0]` is read from front to back; the others (scales) lie where their TensorInfo says, in any shard.
 
     Without a conversion there is one input, and the one output is its bytes as they are stored.
@@ -77,8 +75,7 @@ class Fill:
     count: int
 
 
-@dataclass(frozen=True, slots=True)
-class Origin:
+class Origin(NamedTuple):
     """A part of a written tensor: a slice of a source tensor, one range per dimension; `tensor` is None for a fill.
 
     With a conversion the slice is one of what the conversion makes of the tensor. The parts of a written tensor follow
@@ -91,8 +88,7 @@ class Origin:
     axis: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Written:
+class Written(NamedTuple):
     """A tensor of a target file; `begin` and `end` are absolute byte offsets."""
 
     name: str

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from day0.checkpoint import Checkpoint
@@ -65,7 +65,7 @@ def make_case(
                 content += part * count
                 continue
             tensor, piece = part
-            pieces[tensor.name].append(replace(piece, target_offset=len(content)))
+            pieces[tensor.name].append(piece._replace(target_offset=len(content)))
             for row in range(piece.rows):
                 start = tensor.begin + piece.offset + row * piece.stride
                 content += contents[tensor.file][start : start + piece.run]

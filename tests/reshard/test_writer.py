@@ -174,7 +174,7 @@ def test_what_a_conversion_makes_is_split_like_anything_else(
     numbers = {n: i for i, n in enumerate([*kept, number, number + 1])}
     streams = {
         name: tuple(
-            replace(s, pieces=tuple(replace(p, target=numbers[p.target]) for p in s.pieces if p.target in numbers))
+            s._replace(pieces=tuple(p._replace(target=numbers[p.target]) for p in s.pieces if p.target in numbers))
             for s in ss
         )
         for name, ss in streams.items()

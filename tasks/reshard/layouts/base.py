@@ -6,11 +6,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from day0.architecture.bound import BoundFamily
+from day0.architecture.bound import BoundFamily, BoundRule
 from day0.artifacts.shards import Dropped
 from tasks.reshard.cuts import Cut, Cutter, nbytes
 from tasks.reshard.slicing import World, expert_range, stage_layers
 from tasks.reshard.units import Unit, stage_of
+from tasks.reshard.writes import Origin
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,9 +22,10 @@ class Place:
     rank: int
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Placed:
-    """A tensor of a file: parts of units that follow each other, or a constant (its bytes, repeated)."""
+    """A tensor of a file, or of the files of ranks that hold the same: parts of units that follow each other, or a
+    constant (its bytes, repeated)."""
 
     name: str
     dtype: str
@@ -31,6 +33,8 @@ class Placed:
     parts: tuple[tuple[Unit, Cut], ...] = ()
     constant: bytes | None = None
     note: str = ""
+    origins: tuple[Origin, ...] | None = None
+    """Once they are known."""
 
     @property
     def nbytes(self) -> int:
@@ -44,6 +48,9 @@ class Layout(ABC):
         self.bound, self.world, self.cutter = bound, world, cutter
         self.part_bytes, self.share_block = part_bytes, share_block
         self.dropped: list[Dropped] = []
+        self.everyone = range(world.stage_ranks)
+        self._owners: dict[BoundRule, list[range]] = {}
+        """Of a rule for experts that are stored one by one: the owners of each."""
         spans = stage_layers(bound.layers, world.pp)
         self.stage_by_layer = {layer: s for s, (first, last) in enumerate(spans) for layer in range(first, last)}
 
@@ -66,15 +73,17 @@ class Layout(ABC):
 
     def owners(self, unit: Unit) -> range:
         """The ranks of a stage that hold a part of the unit: all, or those that an expert belongs to."""
-        expert = unit.match.number("expert")
-        if expert is None or unit.match.rule.rule.kind != "routed_expert":
-            return range(self.world.stage_ranks)
-        held = unit.match.rule.numbers["expert"]
-        count = len(held) if held is not None else 0
-        base, more = divmod(count, self.world.ep)
-        expert_range(count, self.world.ep, 0)  # refuses more groups than experts
-        group = expert // (base + 1) if expert < more * (base + 1) else more + (expert - more * (base + 1)) // base
-        return range(group * self.world.expert_tp, (group + 1) * self.world.expert_tp)
+        rule = unit.match.rule
+        expert = unit.match.number("expert") if rule.rule.kind == "routed_expert" else None
+        if expert is None:
+            return self.everyone
+        if rule not in self._owners:
+            each, count = self.world.expert_tp, len(rule.numbers["expert"] or ())
+            spans = [expert_range(count, self.world.ep, group) for group in range(self.world.ep)]
+            self._owners[rule] = [
+                range(group * each, (group + 1) * each) for group, span in enumerate(spans) for _ in range(*span)
+            ]
+        return self._owners[rule][expert]
 
     def stages(self, unit: Unit) -> tuple[int, ...]:
         """The pipeline stages that hold the unit: one, or for a shared embedding the first and the last."""

@@ -19,7 +19,8 @@ class HfLayout(Layout):
 
     def __init__(self, bound: BoundFamily, world: World, cutter: Cutter, part_bytes: int, share_block: int = 0) -> None:
         super().__init__(bound, world, cutter, part_bytes, share_block)
-        self.held: dict[tuple[int, str], list[Placed]] = {}
+        self.held: list[dict[str, list[Placed]]] = [{} for _ in world.ranks()]
+        """By rank and the source's file."""
 
     def place(self, units: Iterable[Unit]) -> None:
         listed = sorted(units, key=lambda unit: (unit.draft.inputs[0].file, unit.draft.inputs[0].begin, unit.output))
@@ -27,20 +28,24 @@ class HfLayout(Layout):
         for unit in listed:
             file, cuts = unit.draft.inputs[0].file, self.cutter.cuts(unit.kind)
             empty = 0 in unit.kind.shape
+            owners = self.owners(unit)
+            made: dict[int, Placed] = {}  # by its cut's id
             for stage in self.stages(unit):
-                for rank in self.owners(unit):
+                for rank in owners:
                     cut = cuts[rank]
                     if 0 in cut.shape and not empty:
                         continue  # an uneven split leaves the last ranks nothing
-                    placed = Placed(unit.name, unit.kind.dtype, cut.shape, ((unit, cut),))
-                    self.held.setdefault((stage * self.world.stage_ranks + rank, file), []).append(placed)
+                    placed = made.get(id(cut))
+                    if placed is None:
+                        placed = made[id(cut)] = Placed(unit.name, unit.kind.dtype, cut.shape, ((unit, cut),))
+                    self.held[stage * self.world.stage_ranks + rank].setdefault(file, []).append(placed)
 
     def files(self) -> Iterator[tuple[Place, list[Placed]]]:
-        by_rank: dict[int, list[list[Placed]]] = {}
-        for (rank, _), tensors in sorted(self.held.items(), key=lambda item: item[0]):
-            parts = self._runs(tensors) if self.share_block else [tensors]
-            by_rank.setdefault(rank, []).extend(parts)
-        for rank, files in by_rank.items():
+        for rank, by_file in enumerate(self.held):
+            files = [tensors for _, tensors in sorted(by_file.items())]
+            if self.share_block:
+                files = [run for tensors in files for run in self._runs(tensors)]
+            by_file.clear()  # whoever takes the files needs the memory
             for number, tensors in enumerate(files, 1):
                 name = f"rank-{rank:05d}/model-{number:05d}-of-{len(files):05d}.safetensors"
                 yield Place(name, rank), tensors
