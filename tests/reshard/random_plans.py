@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import random
 from dataclasses import dataclass
@@ -121,3 +122,12 @@ def _split(rng: random.Random, tensor: TensorInfo, targets: int) -> list[Piece]:
         return [Piece(target, 0, a, rows, b - a, columns) for target, a, b in spans]
     begin = rng.randint(0, rows * columns)
     return [Piece(target, 0, begin, 1, rng.randint(0, rows * columns - begin), 1) for target in chosen]
+
+
+def digests(case: Case) -> dict[str, str]:
+    root = case.checkpoint.root
+    return {name: hashlib.sha256((root / name).read_bytes()).hexdigest() for name in case.checkpoint.files}
+
+
+def written(root: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*") if path.is_file()}

@@ -11,8 +11,7 @@ import pytest
 
 from day0.errors import CheckFailed, InputError
 from tasks.reshard.writer import write_files
-from tests.reshard.random_plans import make_case
-from tests.reshard.test_writer import digests, written
+from tests.reshard.random_plans import digests, make_case, written
 
 RAY = {"num_cpus": 2, "include_dashboard": False, "object_store_memory": 100 << 20}
 DASK = {"n_workers": 2, "threads_per_worker": 1, "dashboard_address": None}
