@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -65,3 +66,22 @@ def write_large(root: Path, size: int, padding: int = 0) -> Path:
     (root / "config.json").write_text(json.dumps({"model_type": "llama", "hidden_size": 8}))
     (root / "tokenizer.json").write_text("{}")
     return root
+
+
+@pytest.fixture(scope="session")
+def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the keys `ours.pem` and `eve.pem`, and their public halves `.pub`."""
+    from tests.download.signing import private_key
+
+    folder = tmp_path_factory.mktemp("keys")
+    private_key(folder / "ours.pem")
+    private_key(folder / "eve.pem")
+    return folder
+
+
+@pytest.fixture
+def signed(tmp_path: Path, keys: Path) -> Callable[..., Path]:
+    """Makes a sound release, signed with our key by the library itself."""
+    from tests.download.signing import signed_release
+
+    return partial(signed_release, tmp_path / "m", keys / "ours.pem")
