@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,10 +15,10 @@ from tasks.reshard.partial import plan_key, resumable_folder
 from tasks.reshard.planner import plan_writes
 from tasks.reshard.shards import write_shards
 from tests.models.by_rules import write_sparse
-from tests.reshard.engines import engine_home, engine_python, run_in_engine
+from tests.reshard.engines import EngineWorker, engine_home, engine_python, engine_worker
 from tests.reshard.test_engine_keys import RECORDS, record_of, stored
 
-__all__ = ["engine_home", "engine_python"]
+__all__ = ["engine_home", "engine_python", "engine_worker"]
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
 
@@ -35,11 +34,16 @@ for path in RECORDS:
 
 
 @pytest.mark.parametrize("name", sorted(WORLDS))
-def test_the_engine_holds_the_same_bytes(name: str, engine_python: Path, tmp_path: Path) -> None:
+def test_the_engine_holds_the_same_bytes(
+    name: str, engine_python: Path, engine_worker: EngineWorker, tmp_path: Path
+) -> None:
     record = record_of(RECORDS[0].with_name(f"{name}-1-1.json"))
     original = random_release(tmp_path / "release", record)
-    ours = {world: resharded(original, tmp_path / world, world) for world in WORLDS[name]}
-    for world, ranks in engine_state(engine_python, original.root, ours, tmp_path, record["moe_backend"]).items():
+    ours = {world: str(resharded(original, tmp_path / world, world)) for world in WORLDS[name]}
+    job = {"model": str(original.root), "worlds": ours, "moe_backend": record["moe_backend"]}
+    state = engine_worker.ask(engine_python, "engine_state.py", job)
+    assert state.keys() == ours.keys()
+    for world, ranks in state.items():
         for rank, held in enumerate(ranks):
             assert held["original"], "the engine has no tensors"
             assert [tensor for tensor, digest in held["original"].items() if digest is None] == [], "not loaded"
@@ -67,14 +71,3 @@ def resharded(original: Checkpoint, target: Path, world: str) -> Path:
     with resumable_folder(target, plan_key(plan, original)) as partial:
         write_shards(plan, original, partial.root)
     return target
-
-
-def engine_state(
-    python: Path, model: Path, ours: Mapping[str, Path], folder: Path, moe_backend: str
-) -> dict[str, list[dict[str, dict[str, str | None]]]]:
-    """Per world and rank, the digest of every tensor after loading the original and after loading ours."""
-    worlds = [f"{world}={target}" for world, target in ours.items()]
-    run_in_engine(python, "engine_state.py", model, folder / "state.json", *worlds, "--moe-backend", moe_backend)
-    found: dict[str, list[dict[str, dict[str, str | None]]]] = json.loads((folder / "state.json").read_text())
-    assert found.keys() == ours.keys()
-    return found
