@@ -6,8 +6,10 @@
 copy     to TP=4 with hashes off, against copy_file_range of the same bytes with as many threads; memory file system
 hashed   the same with SHA-256 of all that is read and written, against (that copy's CPU time + the SHA-256 of as many
          bytes) / cores
-torch    with hashes off, against safe_open + chunk + save_file per shard with torch, on all cores
-cold     with hashes, source not in memory, against cp of the same bytes; on --disk, everything synced
+torch    with hashes off, against safe_open + chunk + save_file with torch, one shard after another, torch's own threads
+         on all cores; `pool` is the ratio to the same with as many shards at once as there are cores
+cold     with hashes, source not in memory, against cp of the same bytes; on --disk, everything synced; `unhashed` is
+         the ratio with hashes off
 reflink  by PP=4 and by EP=4 with hashes off on XFS in a loop file on --disk, against cp --reflink=never (needs root)
 memory   the peak of memory, planning included, for as many gigabytes and for ten times as many (holes, on --disk)
 
@@ -19,7 +21,6 @@ CPU time: waiting for a core is not in them.
 from __future__ import annotations
 
 import argparse
-import hashlib
 import json
 import os
 import resource
@@ -31,12 +32,12 @@ import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from benchmarks.baselines import CORES, copy, cp, forget, sha256, torch_split
 from benchmarks.checkpoints import make_checkpoint
 from day0.architecture.family import find_family
 from day0.checkpoint import Checkpoint, open_checkpoint
@@ -45,7 +46,6 @@ from tasks.reshard.planner import plan_writes
 from tasks.reshard.reflink import BLOCK
 from tasks.reshard.shards import write_shards
 
-CORES = len(os.sched_getaffinity(0))
 LIMITS = {"copy": 1.25, "hashed": 1.20, "torch": 0.5, "cold": 1.10, "reflink": 0.10, "memory": 200 << 20}
 
 PEAK = """
@@ -104,6 +104,7 @@ def in_memory(work: Path, wanted: set[str], gigabytes: float, runs: int, layout:
             times.take("hashed", lambda: reshard(checkpoint, out, tp=4, layout=layout), out)
         if "torch" in wanted:
             times.take("torch", lambda: torch_split(checkpoint, out, 4), out)
+            times.take("pool", lambda: torch_split(checkpoint, out, 4, pool=True), out)
         times.take("unhashed", lambda: reshard(checkpoint, out, hashes=False, tp=4, layout=layout), out)
     floor = (times.cpu("copy") + times.cpu("sha256")) / CORES if "hashed" in wanted else 0.0
     found: dict[str, dict[str, Any]] = {
@@ -120,7 +121,7 @@ def in_memory(work: Path, wanted: set[str], gigabytes: float, runs: int, layout:
             "cpu": times.cpu("hashed") / CORES / floor,
         }
     if "torch" in wanted:
-        found["torch"] = times.ratio("unhashed", "torch")
+        found["torch"] = times.ratio("unhashed", "torch") | {"pool": times.ratio("unhashed", "pool")}
     return found
 
 
@@ -132,7 +133,9 @@ def cold(work: Path, gigabytes: float, runs: int, layout: str) -> dict[str, Any]
         times.take("cp", lambda: cp(checkpoint, out), out)
         forget(checkpoint)
         times.take("reshard", lambda: reshard(checkpoint, out, tp=4, layout=layout), out)
-    return times.ratio("reshard", "cp") | {"seconds": times.seconds}
+        forget(checkpoint)
+        times.take("unhashed", lambda: reshard(checkpoint, out, hashes=False, tp=4, layout=layout), out)
+    return times.ratio("reshard", "cp") | {"unhashed": times.ratio("unhashed", "cp"), "seconds": times.seconds}
 
 
 def reflink(place: Path, gigabytes: float, runs: int) -> dict[str, Any]:
@@ -215,74 +218,6 @@ def reshard(
     plan = plan_writes(checkpoint, find_family(checkpoint.config), layout, tp, pp, ep, share_block=block)
     with resumable_folder(target, plan_key(plan, checkpoint)) as folder:
         write_shards(plan, checkpoint, folder.root, hashes=hashes, journal=folder.journal)
-
-
-def copy(checkpoint: Checkpoint, target: Path) -> None:
-    """The shards by copy_file_range, a thread each as far as there are cores, and fsync."""
-    target.mkdir()
-
-    def one(name: str) -> None:
-        with checkpoint.path(name).open("rb") as source, (target / name).open("wb") as out:
-            left = os.fstat(source.fileno()).st_size
-            while left:
-                left -= os.copy_file_range(source.fileno(), out.fileno(), left)
-            os.fsync(out.fileno())
-
-    with ThreadPoolExecutor(CORES) as pool:
-        list(pool.map(one, checkpoint.files))
-
-
-def cp(checkpoint: Checkpoint, target: Path) -> None:
-    """By the system's cp, without sharing blocks, and fsync."""
-    target.mkdir()
-    subprocess.run(
-        ["cp", "--reflink=never", *(str(checkpoint.path(name)) for name in checkpoint.files), str(target)], check=True
-    )
-    subprocess.run(["sync", *(str(target / name) for name in checkpoint.files)], check=True)
-
-
-def sha256(nbytes: int) -> None:
-    """SHA-256 of so many bytes on all cores, from a block that stays in the processor's cache."""
-    block = bytes(1 << 20)
-
-    def one(_: int) -> None:
-        digest = hashlib.sha256()
-        for _ in range(nbytes // CORES // len(block)):
-            digest.update(block)
-
-    with ThreadPoolExecutor(CORES) as pool:
-        list(pool.map(one, range(CORES)))
-
-
-def torch_split(checkpoint: Checkpoint, target: Path, tp: int) -> None:
-    """How it is done with the format's own library: each tensor cut with torch, each rank's part of a shard saved."""
-    from safetensors import safe_open
-    from safetensors.torch import save_file
-
-    target.mkdir()
-
-    def one(name: str) -> None:
-        ranks: list[dict[str, Any]] = [{} for _ in range(tp)]
-        with safe_open(checkpoint.path(name), "pt") as shard:
-            for key in shard.keys():  # noqa: SIM118 (it is no mapping)
-                tensor = shard.get_tensor(key)
-                dim = 1 if "o_proj" in key or "down_proj" in key else 0
-                whole = tensor.ndim == 1 or "mlp.gate.weight" in key
-                for rank, part in enumerate([tensor] * tp if whole else tensor.chunk(tp, dim)):
-                    ranks[rank][key] = part.contiguous()
-        for rank, tensors in enumerate(ranks):
-            save_file(tensors, target / f"rank-{rank}-{name}")
-
-    with ThreadPoolExecutor(CORES) as pool:
-        list(pool.map(one, checkpoint.files))
-
-
-def forget(checkpoint: Checkpoint) -> None:
-    """Let the kernel's cache forget the shards."""
-    os.sync()
-    for name in checkpoint.files:
-        with checkpoint.path(name).open("rb") as file:
-            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
 @contextmanager
