@@ -105,6 +105,8 @@ class Helpers:
 
     def offer(self, file: FileHash) -> bool:
         """Whether an idle thread takes it."""
+        if not self._idle:  # as a rule: every block asks
+            return False
         with self._condition:
             if len(self._ready) >= self._idle:
                 return False
@@ -141,7 +143,8 @@ class FileHash:
     def __init__(self, descriptor: int, helpers: Helpers, control: Control) -> None:
         self._descriptor, self._helpers, self._control = descriptor, helpers, control
         self._sha = hashlib.sha256()
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()
+        self._idle = threading.Condition(self._lock)
         self._jobs: deque[tuple[memoryview, Buffer | None] | tuple[int, int]] = deque()
         self._busy = False
         self._frontier = 0
@@ -158,7 +161,7 @@ class FileHash:
         end = offset + len(view)
         if not view:
             return
-        with self._changed:
+        with self._lock:
             if offset != self._frontier or (buffer is None and (self._busy or self._jobs)):
                 self._note(offset, end)
                 return
@@ -176,13 +179,13 @@ class FileHash:
 
     def present(self, begin: int, end: int) -> None:
         """A range that is in the file and was not fed; it is read when its turn comes."""
-        with self._changed:
+        with self._lock:
             if begin < end:
                 self._note(begin, end)
 
     def drain(self) -> None:
         """Hash what is queued, unless another thread is at it."""
-        with self._changed:
+        with self._lock:
             if self._busy:
                 return
             self._busy = True
@@ -191,17 +194,17 @@ class FileHash:
     def _work(self) -> None:
         try:
             while True:
-                with self._changed:
+                with self._lock:
                     if not self._jobs:
                         self._busy = False
-                        self._changed.notify_all()
+                        self._idle.notify_all()
                         return
                     job = self._jobs.popleft()
                 self._do(job)
         except BaseException:
-            with self._changed:
+            with self._lock:
                 self._busy = False
-                self._changed.notify_all()
+                self._idle.notify_all()
             raise
 
     def finish(self, nbytes: int) -> str:
@@ -211,9 +214,9 @@ class FileHash:
             ValueError: they have not.
         """
         self.drain()
-        with self._changed:
+        with self._lock:
             while self._busy or self._jobs:
-                self._changed.wait(0.2)
+                self._idle.wait(0.2)
                 self._control.check()
             if self._frontier != nbytes or self._early:
                 raise ValueError(f"bytes from {self._frontier:,} on were not written, of {nbytes:,}")
