@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from day0.architecture.bound import BoundFamily, Match
@@ -42,9 +42,20 @@ class _Job:
     wanted: WeightDtype
     own: str | None
     """The dtype of the checkpoint's unquantised weights."""
-    config: Mapping[str, Any]
+    bound: BoundFamily
+    layout: str
     cutter: Cutter
     chosen: Chosen
+
+    def float_of(self, match: Match) -> str | None:
+        """The dtype that the layout's engine computes such a weight in, where it never holds it quantised."""
+        target = match.rule.targets.get(self.layout)
+        held = target.dtype if target else None
+        return held if held in FLOATS and not is_mtp(match, self.bound) else None
+
+    def to_float(self, dtype: str) -> _Job:
+        """The same for weights that are to be plain."""
+        return replace(self, wanted=weight_dtype_of(_NAMES[dtype])[1], own=None)
 
 
 def choose_conversions(
@@ -62,7 +73,7 @@ def choose_conversions(
     name, wanted = weight_dtype_of(weight_dtype)
     weights = weights_of(matches)
     chosen = Chosen([])
-    job = _Job(wanted, own_dtype(weights), bound.config, cutter, chosen)
+    job = _Job(wanted, own_dtype(weights), bound, layout, cutter, chosen)
     write = {"float": _to_float, "quantised": _quantised, "renamed": _renamed}[wanted.kind]
     for weight in weights:
         write(weight, job)
@@ -73,16 +84,16 @@ def choose_conversions(
 
 def _as_stored(matches: Sequence[Match], bound: BoundFamily, layout: str, cutter: Cutter) -> Chosen:
     quantised = {match.rule for match in matches if match.companion is not None}
-    held = {rule: rule.targets[layout].dtype for rule in quantised if layout in rule.targets}
-    floats = {rule: dtype for rule, dtype in held.items() if dtype in FLOATS}
-    kept: list[Match] = []
+    chosen = Chosen([])
+    job = _Job(weight_dtype_of("bfloat16")[1], None, bound, layout, cutter, chosen)
     computed: list[Match] = []
     for match in matches:
-        (computed if match.rule in floats and not is_mtp(match, bound) else kept).append(match)
-    chosen = Chosen([as_stored(match, cutter) for match in kept])
+        if match.rule in quantised and job.float_of(match):
+            computed.append(match)
+        else:
+            chosen.units.append(as_stored(match, cutter))
     for weight in weights_of(computed):
-        _, wanted = weight_dtype_of(_NAMES[floats[weight.main.rule] or ""])
-        _to_float(weight, _Job(wanted, None, bound.config, cutter, chosen))
+        _to_float(weight, job.to_float(job.float_of(weight.main) or ""))
     return chosen
 
 
@@ -101,7 +112,7 @@ def _to_float(weight: Weight, job: _Job) -> None:
 
 
 def _dequantised(weight: Weight, job: _Job) -> Unit:
-    before = dequantisation(weight, job.config)
+    before = dequantisation(weight, job.bound.config)
     job.chosen.dropped += before.dropped
     rule = weight.main.rule
     name, shape, grains = before.conversion.name, rule.shape, whole_grains(rule.shape)
@@ -116,8 +127,13 @@ def _dequantised(weight: Weight, job: _Job) -> Unit:
 def _quantised(weight: Weight, job: _Job) -> None:
     rule = weight.main.rule
     matrix = len(rule.shape) == 2 or (len(rule.shape) == 3 and rule.rule.experts is not None)
-    if rule.rule.kind not in job.wanted.of or not matrix or _is_already(weight, job.wanted):
+    held = job.float_of(weight.main)
+    if held is None and _is_already(weight, job.wanted):
         _keep(weight, job)
+        return
+    if held or rule.rule.kind not in job.wanted.of or not matrix:
+        # Plain: the config will say of one form that it is the checkpoint's, and of the rest that it is not quantised.
+        _to_float(weight, job.to_float(held or job.own or "BF16"))
         return
     assert job.wanted.scale
     assert job.wanted.conversion
@@ -130,7 +146,7 @@ def _quantised(weight: Weight, job: _Job) -> None:
     if weight.plain:
         draft = Draft((weight.main.tensor,), Conversion(job.wanted.conversion, outputs))
     else:
-        before = dequantisation(weight, job.config)
+        before = dequantisation(weight, job.bound.config)
         job.chosen.dropped += before.dropped
         name = f"{before.conversion.name}+{job.wanted.conversion}"
         draft = Draft(before.inputs, Conversion(name, outputs, before.conversion.parameters))
@@ -176,9 +192,9 @@ def _keep(weight: Weight, job: _Job) -> None:
 
 
 def _is_already(weight: Weight, wanted: WeightDtype) -> bool:
-    """Whether a weight is stored as it is wanted: the same dtype, and scales of the same blocks."""
+    """Whether a weight is stored as it is wanted: the same dtype, and scales of the same blocks and no offsets."""
     assert wanted.scale
-    if weight.main.tensor.dtype != wanted.stored or weight.scale is None:
+    if weight.main.tensor.dtype != wanted.stored or weight.scale is None or weight.of_role("offset"):
         return False
     outer = len(weight.main.rule.shape) - 2
     return weight.scale.grains[-2:] == _block_grains(wanted.scale.block, outer)

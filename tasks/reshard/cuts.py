@@ -159,8 +159,8 @@ class Cutter:
 
 def _cuts_block(kind: Kind, grain: int, held: Range, ranks: int, size: int) -> str:
     rule = kind.rule
-    legal = [t for t in range(1, ranks) if size % t == 0 and (size // t) % grain == 0]
-    legal_text = f"legal are tp {', '.join(map(str, legal))}" if legal else "no tp is legal"
+    legal = [t for t in range(1, ranks) if t == 1 or (size % t == 0 and (size // t) % grain == 0)]
+    legal_text = f"{'legal are' if len(legal) > 1 else 'legal is'} tp {', '.join(map(str, legal))}"
     return (
         f"{rule.name}: {size:,} divided by tp {ranks} is {held[1] - held[0]:,}, which is no multiple of its "
         f"quantisation block of {grain}; {legal_text}, or convert it (--weight-dtype bfloat16)"

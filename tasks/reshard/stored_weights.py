@@ -136,6 +136,11 @@ def _further_inputs(name: str, weight: Weight) -> list[tuple[str, Match]]:
             f"tensor {offsets[0].tensor.name!r}: int8 weights with an offset are not converted; "
             "write them as they are stored"
         )
+    if name == "int8_dequant" and weight.scale and weight.scale.tensor.name.endswith(".deq_scale"):
+        raise InputError(
+            f"tensor {weight.scale.tensor.name!r}: the scale of the weight times that of its input, and such int8 "
+            "weights are not converted; write them as they are stored"
+        )
     return []
 
 
