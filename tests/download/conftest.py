@@ -14,10 +14,9 @@ from day0 import landing
 from tasks.download import client, direct
 from tasks.download.manifest import Expected
 from tasks.download.source import HubRelease
-from tests.download.builder import entry, raw
+from tests.download.builder import ONE, TWO, entry, raw
 from tests.hub import LocalHub
 
-ONE, TWO = "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"
 NAMES = {ONE: "model.a.weight", TWO: "model.b.weight"}
 
 

@@ -23,7 +23,7 @@ from day0.verdict import Verdict
 from tasks.download import arrivals, hashes
 from tasks.download.fetch import fetch, survey
 from tasks.download.hashes import hash_file, hash_files
-from tests.download.conftest import ONE, TWO
+from tests.download.builder import ONE, TWO
 from tests.hub import LocalHub
 
 pytestmark = pytest.mark.usefixtures("listed")

@@ -12,10 +12,8 @@ from day0.safetensors_header import DTYPE_BITS
 from day0.verdict import Verdict
 from tasks.download.scales import fits, stated_block
 from tasks.download.verify import verify_folder
-from tests.download.builder import release
+from tests.download.builder import ONE, TWO, release
 from tests.models.published import NAMES, make_published, table
-
-ONE, TWO = "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"
 
 
 @pytest.fixture(autouse=True)

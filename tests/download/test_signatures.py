@@ -1,4 +1,4 @@
-"""Signatures: published ones of every kind and version, and our own. What can be wrong with a bundle: test_bundles.py."""
+"""Signatures: published ones of every kind and version, and our own. What can be wrong with one: test_bundles.py."""
 
 from __future__ import annotations
 

@@ -14,7 +14,8 @@ from tasks.download.fetch import fetch, pin, survey
 from tasks.download.manifest import recorded
 from tasks.download.survey import MARKER
 from tasks.download.verify import verify_folder
-from tests.download.conftest import ONE, TWO, write_large
+from tests.download.builder import ONE, TWO
+from tests.download.conftest import write_large
 from tests.hub import LocalHub
 
 pytestmark = pytest.mark.usefixtures("listed")

@@ -19,7 +19,7 @@ from tasks.download import client, direct, hashes, parallel
 from tasks.download.fetch import fetch, pin
 from tasks.download.hub import folder_of
 from tasks.download.source import HubRelease
-from tests.download.conftest import ONE, TWO
+from tests.download.builder import ONE, TWO
 from tests.hub import LocalHub
 
 pytestmark = pytest.mark.usefixtures("listed")
