@@ -14,7 +14,7 @@ from __future__ import annotations
 import fcntl
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -69,30 +69,21 @@ class Landing:
             CheckFailed: the file does not begin with the header that was surveyed.
             StageTimeout, Cancelled: the stage's time was up.
         """
-        return self._first({name: self._size(name)}, other_than, waiting)[1]
-
-    def wait_for_any(self, names: Iterable[str], waiting: Callable[[], None] = lambda: None) -> tuple[str, Path]:
-        """The first of some files whose bytes are all there, and where it lies; else as `wait_for`."""
-        return self._first({name: self._size(name) for name in names}, None, waiting)
-
-    def _first(
-        self, sizes: Mapping[str, int | None], other_than: os.stat_result | None, waiting: Callable[[], None]
-    ) -> tuple[str, Path]:
+        size = self._size(name)
         limit = deadline.current()
         idle_since = time.monotonic()
         while True:
-            for name, size in sizes.items():
-                path = self._whole(name, size, other_than)
-                if path:
-                    self._compare_header(name, path)
-                    return name, path
+            path = self._whole(name, size, other_than)
+            if path:
+                self._compare_header(name, path)
+                return path
             limit.check()
             waiting()
             now = time.monotonic()
             if _held(_beside(self.folder, "lock")):
                 idle_since = now
             elif now - idle_since > PATIENCE:
-                raise EvidenceMissing(f"{' or '.join(sizes)} was not fetched: {self._why()}")
+                raise EvidenceMissing(f"{name} was not fetched: {self._why()}")
             time.sleep(_POLL)
 
     def settle(self) -> None:

@@ -162,14 +162,6 @@ def test_nobody_fetches(hub: LocalHub, large: Path) -> None:
         found.wait_for("model-00003-of-00003.safetensors")
 
 
-def test_the_first_that_lands_is_taken(hub: LocalHub, large: Path) -> None:
-    hub.push("acme/large", large)
-    found = Landing.of(survey("acme/large"))
-    hub.slow(ONE, 1e6)
-    with fetching("acme/large"):
-        assert found.wait_for_any([ONE, TWO])[0] == TWO
-
-
 def test_whoever_waits_may_give_up(hub: LocalHub, large: Path) -> None:
     hub.push("acme/large", large)
 
