@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from day0 import safetensors_header
+from day0 import collector, safetensors_header
 from day0.artifacts.snapshot import Fault, FaultKind
 from day0.errors import InputError
 from day0.safetensors_header import Header, TensorInfo
@@ -113,6 +113,7 @@ def read_config(path: Path) -> dict[str, Any]:
     return value
 
 
+@collector.paused()
 def open_checkpoint(root: Path) -> Checkpoint:
     """The checkpoint in a model folder: what the index names, or the one safetensors file.
 

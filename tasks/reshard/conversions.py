@@ -137,11 +137,7 @@ def _quantised(weight: Weight, job: _Job) -> None:
         return
     assert job.wanted.scale
     assert job.wanted.conversion
-    *outer, rows, columns = rule.shape
-    blocks = [
-        1 if size == 0 else -(-n // size) for n, size in zip((rows, columns), job.wanted.scale.block, strict=True)
-    ]
-    scale_shape = (*outer, *blocks)
+    scale_shape = _scale_shape(rule.shape, job.wanted.scale.block)
     outputs = ((job.wanted.stored, rule.shape), (job.wanted.scale.dtype, scale_shape))
     if weight.plain:
         draft = Draft((weight.main.tensor,), Conversion(job.wanted.conversion, outputs))
@@ -156,7 +152,7 @@ def _quantised(weight: Weight, job: _Job) -> None:
     job.chosen.units.append(
         Unit(weight.name, match, job.cutter.kind(rule, rule.shape, job.wanted.stored, grains), draft)
     )
-    scale_grains = (*whole_grains(tuple(outer)), *_block_grains(job.wanted.scale.block, len(outer)))
+    scale_grains = (*whole_grains(rule.shape[:-2]), *_block_grains(job.wanted.scale.block, len(rule.shape) - 2))
     beside = weight.main._replace(companion=companion, grains=scale_grains)
     name = weight.name.removesuffix(_base(companion, weight.name)) + companion.ending
     kind = job.cutter.kind(rule, scale_shape, job.wanted.scale.dtype, scale_grains)
@@ -196,8 +192,12 @@ def _is_already(weight: Weight, wanted: WeightDtype) -> bool:
     assert wanted.scale
     if weight.main.tensor.dtype != wanted.stored or weight.scale is None or weight.of_role("offset"):
         return False
-    outer = len(weight.main.rule.shape) - 2
-    return weight.scale.grains[-2:] == _block_grains(wanted.scale.block, outer)
+    return weight.scale.tensor.shape == _scale_shape(weight.main.rule.shape, wanted.scale.block)
+
+
+def _scale_shape(shape: tuple[int, ...], block: tuple[int, int]) -> tuple[int, ...]:
+    blocks = (1 if size == 0 else -(-n // size) for n, size in zip(shape[-2:], block, strict=True))
+    return (*shape[:-2], *blocks)
 
 
 def _block_grains(block: tuple[int, int], outer: int) -> tuple[Grain, ...]:
