@@ -24,6 +24,7 @@ from tests.models.safetensors_file import in_writing_order, nbytes, write_holes
 TABLES = Path(__file__).with_suffix("")
 NAMES = sorted(path.stem for path in TABLES.glob("*.json"))
 
+_EXPERT_COUNTS = ("n_routed_experts", "num_experts", "num_local_experts")
 _RANGES = re.compile(r"\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*")
 
 Tensor = tuple[str, str, tuple[int, ...]]
@@ -31,7 +32,8 @@ Tensor = tuple[str, str, tuple[int, ...]]
 
 def table(name: str) -> dict[str, Any]:
     """A checkpoint's table as it was gathered: `stated` totals, and `tensors` by pattern."""
-    return json.loads((TABLES / f"{name}.json").read_text())
+    value: dict[str, Any] = json.loads((TABLES / f"{name}.json").read_text())
+    return value
 
 
 def published_config(name: str) -> dict[str, Any] | None:
@@ -46,11 +48,20 @@ def published_config(name: str) -> dict[str, Any] | None:
 def published_tensors(name: str, experts: int | None = None) -> list[Tensor]:
     """Name, dtype and shape of every tensor, in the order of the model's modules.
 
-    Of a layer's experts that are stored one by one, only the first `experts` are given, where that is not None.
+    Of a layer's experts that are stored one by one, only the first `experts` are given, where that is not None; the
+    routers choose among as many.
     """
     rows = table(name)["tensors"]
-    tensors = [(t, row["dtype"], tuple(row["shape"])) for row in rows for t in expand(row["name"], experts)]
+    tensors = [(t, row["dtype"], _shape(row, experts)) for row in rows for t in expand(row["name"], experts)]
     return sorted(tensors, key=lambda tensor: _natural(tensor[0]))
+
+
+def with_experts(config: dict[str, Any], experts: int) -> dict[str, Any]:
+    """The config of a model that has so many experts a layer."""
+    return {
+        key: with_experts(value, experts) if key == "text_config" else experts if key in _EXPERT_COUNTS else value
+        for key, value in config.items()
+    }
 
 
 def make_published(name: str, root: Path, shards: int | None = None, experts: int | None = None) -> Path:
@@ -62,6 +73,7 @@ def make_published(name: str, root: Path, shards: int | None = None, experts: in
     """
     root.mkdir(parents=True, exist_ok=True)
     if config := published_config(name):
+        config = config if experts is None else with_experts(config, experts)
         (root / "config.json").write_text(json.dumps(config, indent=2))
     pair = _pairs().get(name, {})
     apart = pair.get("apart", {})
@@ -92,6 +104,13 @@ def expand(pattern: str, experts: int | None = None) -> Iterator[str]:
 
 def _nbytes(tensor: Tensor) -> int:
     return nbytes(*tensor[1:])
+
+
+def _shape(row: dict[str, Any], experts: int | None) -> tuple[int, ...]:
+    first, *rest = row["shape"]
+    parts = row["name"].split(".")
+    router = "gate" in parts or parts[-1] == "e_score_correction_bias"
+    return (first if experts is None or not router or parts[-1] == "tid2eid" else experts, *rest)
 
 
 def _numbers(ranges: str) -> list[str]:
