@@ -124,7 +124,8 @@ def _natural(name: str) -> list[tuple[int, str]]:
 
 @cache
 def _pairs() -> dict[str, Any]:
-    return yaml.safe_load((TABLES / "pairs.yaml").read_text())
+    pairs: dict[str, Any] = yaml.safe_load((TABLES / "pairs.yaml").read_text())
+    return pairs
 
 
 def _file_names(pair: dict[str, Any], count: int) -> list[str]:
