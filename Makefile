@@ -32,7 +32,7 @@ lint: setup
 
 # Before each commit: lint, formatting, types, quick tests.
 check: lint
-	$(BIN)/python -m pytest -q -m "not reference and not engine and not docker and not postgres and not orchestrator"
+	$(BIN)/python -m pytest -q -m "not reference and not engine and not docker and not postgres and not orchestrator and not dask and not ray and not reflink"
 
 bench: setup
 	$(BIN)/python -m benchmarks.reshard

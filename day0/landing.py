@@ -24,7 +24,6 @@ from day0.artifacts.snapshot import Snapshot
 from day0.checkpoint import PathFault, locate
 from day0.errors import CheckFailed, Day0Error, EvidenceMissing
 from day0.files import atomic_write
-from day0.hash_cache import identity
 
 PATIENCE = 30.0
 """Seconds that a file is waited for while nobody fetches: a download that failed may be tried again."""
@@ -53,15 +52,12 @@ class Landing:
             return cls(location, None, digests)
         return cls(Path(snapshot.lands or location), location, digests)
 
-    def wait_for(
-        self, name: str, other_than: os.stat_result | None = None, waiting: Callable[[], None] = lambda: None
-    ) -> Path:
+    def wait_for(self, name: str, waiting: Callable[[], None] = lambda: None) -> Path:
         """Where a file lies, as soon as all its bytes are there. They need not be right: hash them while reading.
 
         Open the file at once: the folder is renamed when the last file is checked. What is open stays readable.
 
         Args:
-            other_than: the file as it was when it proved to be damaged; its successor is waited for.
             waiting: called ten times a second; may raise. A thread that has not its stage's deadline checks it there.
 
         Raises:
@@ -73,7 +69,7 @@ class Landing:
         limit = deadline.current()
         idle_since = time.monotonic()
         while True:
-            path = self._whole(name, size, other_than)
+            path = self._whole(name, size)
             if path:
                 self._compare_header(name, path)
                 return path
@@ -93,12 +89,6 @@ class Landing:
             limit.check()
             time.sleep(_POLL)
 
-    def check(self, name: str, sha256: str) -> None:
-        """Raise CheckFailed if a file with this digest is not the one that the hub lists."""
-        expected = self.digests.get(name)
-        if expected and sha256 != expected:
-            raise CheckFailed(f"{name}: its SHA-256 is {sha256}, but {expected} was stated; it is to be fetched again")
-
     def follow(self) -> Following:
         """Announce one who will read all the shards: the download leaves their hashing to it. Ends with `close`."""
         return Following(self.folder)
@@ -112,7 +102,7 @@ class Landing:
         except (PathFault, OSError) as error:
             raise EvidenceMissing(f"{name} was not surveyed: {error}") from error
 
-    def _whole(self, name: str, size: int | None, other_than: os.stat_result | None) -> Path | None:
+    def _whole(self, name: str, size: int | None) -> Path | None:
         for place in (self.folder, partial(self.folder)):
             try:
                 path = locate(place, name)
@@ -123,9 +113,7 @@ class Landing:
                 continue
             except FileNotFoundError:
                 continue  # the folder got its final name between two looks
-            if size is not None and stat.st_size != size:
-                continue
-            if other_than is None or identity(stat) != identity(other_than):
+            if size is None or stat.st_size == size:
                 return path
         return None
 

@@ -20,6 +20,7 @@ def smoke(snapshot: Snapshot, service: Service, settings: SmokeSettings, engine:
 
     The engine is started anew at float32 for a part of it, and is left so: who needs the service asks for it again.
     """
+    snapshot.require_weights()  # the reference reads them
     served = engine.endpoint(service)
 
     def relaunch(tokens: int) -> Endpoint:
