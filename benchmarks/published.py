@@ -22,7 +22,9 @@ import time
 from pathlib import Path
 from typing import Any
 
+from day0.architecture.binding import bind
 from day0.architecture.family import find_family
+from day0.checkpoint import open_checkpoint
 from tests.architecture.test_families import SIZES
 from tests.architecture.test_families_moe import SIZES as MOE_SIZES
 from tests.models.published import NAMES, make_published, published_config, table
@@ -51,7 +53,9 @@ def main() -> None:
             make_published(name, root / "source")
             config = published_config(name) or sizes[name]
             (root / "source/config.json").write_text(json.dumps(config))
-            layouts = {"hf", *find_family(config).layouts} & WORLDS.keys()
+            checkpoint = open_checkpoint(root / "source")
+            layouts = {"hf", *bind(find_family(config), config, checkpoint.tensors).layouts} & WORLDS.keys()
+            del checkpoint
             failed |= verify(name, root)
             for layout in sorted(layouts):
                 for tp, pp, ep in WORLDS[layout]:

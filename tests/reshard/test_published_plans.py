@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from day0.architecture.binding import bind
 from day0.architecture.family import find_family
 from day0.checkpoint import Checkpoint, open_checkpoint
 from day0.errors import InputError
@@ -81,8 +82,9 @@ def config_of(name: str) -> dict[str, Any]:
     return with_experts(config, EXPERTS) if is_large(name) else config
 
 
-def layouts_of(name: str) -> list[str]:
-    return sorted({"hf", *find_family(config_of(name)).layouts} & LAYOUTS.keys())
+def layouts_of(checkpoint: Checkpoint) -> list[str]:
+    bound = bind(find_family(checkpoint.config), checkpoint.config, checkpoint.tensors)
+    return sorted({"hf", *bound.layouts} & LAYOUTS.keys())
 
 
 @pytest.fixture(scope="module")
@@ -105,7 +107,7 @@ def test_all_tables_but_two_have_a_config() -> None:
 def test_every_tensor_is_read_once_and_its_bytes_are_all_there(name: str, place: Path) -> None:
     checkpoint = opened(name, place)
     family = find_family(checkpoint.config)
-    for layout in layouts_of(name):
+    for layout in layouts_of(checkpoint):
         for tp, pp, ep in WORLDS[layout]:
             sizes = (tp, pp, 1 if name in DENSE else ep)
             if why := refusal(name, layout, *sizes):
