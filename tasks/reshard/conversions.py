@@ -126,7 +126,10 @@ def _dequantised(weight: Weight, job: _Job) -> Unit:
 
 def _quantised(weight: Weight, job: _Job) -> None:
     rule = weight.main.rule
+    assert job.wanted.scale
     matrix = len(rule.shape) == 2 or (len(rule.shape) == 3 and rule.rule.experts is not None)
+    # Less than a block gains nothing, and could not be divided (a gate of one row a head).
+    matrix = matrix and all(n >= size for n, size in zip(rule.shape[-2:], job.wanted.scale.block, strict=True))
     held = job.float_of(weight.main)
     if held is None and _is_already(weight, job.wanted):
         _keep(weight, job)
@@ -135,7 +138,6 @@ def _quantised(weight: Weight, job: _Job) -> None:
         # Plain: the config will say of one form that it is the checkpoint's, and of the rest that it is not quantised.
         _to_float(weight, job.to_float(held or job.own or "BF16"))
         return
-    assert job.wanted.scale
     assert job.wanted.conversion
     scale_shape = _scale_shape(rule.shape, job.wanted.scale.block)
     outputs = ((job.wanted.stored, rule.shape), (job.wanted.scale.dtype, scale_shape))

@@ -65,11 +65,6 @@ UNCONVERTED = {
     ("glm_5.1_w8a8", "int8"): "weight_offset': int8 weights with an offset are not converted",
     ("glm_5.1_w8a8", "fp8"): "weight_offset': int8 weights with an offset are not converted",
     ("glm_4.5v", "fp8"): "10,944 divided by tp 2 is 5,472, which is no multiple of its quantisation block of 128",
-    ("kimi_k3", "fp8"): "96 divided by tp 2 is 48, which is no multiple of its quantisation block of 128",
-    ("qwen3.5_35b_a3b", "fp8"): "32 divided by tp 2 is 16, which is no multiple of its quantisation block of 128",
-    ("qwen3.5_4b", "fp8"): "32 divided by tp 2 is 16, which is no multiple of its quantisation block of 128",
-    ("qwen3.6_35b_a3b", "fp8"): "32 divided by tp 2 is 16, which is no multiple of its quantisation block of 128",
-    ("qwen3_next_80b_a3b_instruct", "fp8"): "64 divided by tp 2 is 32, which is no multiple of its quantisation block",
 }
 
 
