@@ -13,8 +13,8 @@ SHARDS = 8
 LAYER_BYTES = 339_000_000  # about, with all its experts
 
 
-def make_checkpoint(root: Path, gigabytes: float, sparse: bool = False) -> Checkpoint:
-    """About `gigabytes` in 8 shards (8 layers, 843 tensors and 3.13 GB for 3.1); `sparse` ones take no space."""
+def make_checkpoint(root: Path, gigabytes: float, sparse: bool = False, shards: int = SHARDS) -> Checkpoint:
+    """About `gigabytes` in some shards (8 layers, 843 tensors and 3.13 GB for 3.1); `sparse` ones take no space."""
     root.mkdir(parents=True)
     layers = max(1, round((gigabytes * 1e9 - 4 * HIDDEN * VOCAB) / LAYER_BYTES))
     shapes = _shapes(layers)
@@ -22,7 +22,7 @@ def make_checkpoint(root: Path, gigabytes: float, sparse: bool = False) -> Check
     parts: list[dict[str, tuple[int, ...]]] = [{}]
     done = 0
     for name, shape in shapes.items():
-        if done >= total * len(parts) / SHARDS:
+        if done >= total * len(parts) / shards:
             parts.append({})
         parts[-1][name] = shape
         done += _nbytes(shape)

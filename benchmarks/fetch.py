@@ -1,6 +1,7 @@
 """Fetching with verification, and with resharding, against the fetch alone, from a hub on this machine.
 
-    python -m benchmarks.fetch [--gigabytes 1] [--runs 3] [--rate BYTES_PER_SECOND] [--folder DIR] [--hub-folder DIR]
+    python -m benchmarks.fetch [--gigabytes 1] [--shards 32] [--runs 3] [--rate BYTES_PER_SECOND]
+                               [--folder DIR] [--hub-folder DIR]
 
 Takes turns, in one run, at one release of random weights, each time with nothing of it there:
 
@@ -51,6 +52,7 @@ NAME = "bench/model"
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--gigabytes", type=float, default=1.0)
+    parser.add_argument("--shards", type=int, default=32, help="as many as arrive at once leave nothing to overlap")
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--rate", type=float, help="bytes per second of each connection; by default no limit")
     parser.add_argument("--folder", type=Path, help="where to fetch to; by default the system's temporary folder")
@@ -60,7 +62,7 @@ def main() -> None:
         tempfile.TemporaryDirectory(dir=args.hub_folder or args.folder, prefix="day0-hub-") as hub,
         tempfile.TemporaryDirectory(dir=args.folder, prefix="day0-bench-") as scratch,
     ):
-        checkpoint = make_checkpoint(Path(hub) / NAME, args.gigabytes)
+        checkpoint = make_checkpoint(Path(hub) / NAME, args.gigabytes, shards=args.shards)
         with serving(Path(hub), args.rate):
             result = measure(Path(scratch), args.runs)
     result |= {
