@@ -80,6 +80,11 @@ def _no_reflink() -> str | None:
 
 
 @functools.cache
+def _no_mount() -> str | None:
+    return None if os.geteuid() == 0 and shutil.which("mount") else "this account may mount nothing: root needed"
+
+
+@functools.cache
 def _without(package: str, extra: str) -> str | None:
     return None if importlib.util.find_spec(package) else f"without {package}: pip install 'day0[{extra}]'"
 
@@ -88,6 +93,7 @@ LACKING: dict[str, Callable[[], str | None]] = {
     "reference": _no_reference,
     "docker": _no_docker,
     "postgres": _no_postgres,
+    "mount": _no_mount,
     "reflink": _no_reflink,
     "dask": functools.partial(_without, "prefect_dask", "dask"),
     "ray": functools.partial(_without, "prefect_ray", "ray"),
