@@ -224,11 +224,13 @@ def test_ctrl_c_ends_every_thread_and_keeps_what_is_verified(tmp_path: Path, mon
         os.kill(os.getpid(), signal.SIGINT)
 
     monkeypatch.setattr(ShardPass, "run", slow)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it
     finger = threading.Thread(target=press)
     finger.start()
     with pytest.raises(KeyboardInterrupt):
         reshard(case, tmp_path / "out", threads=1)
     finger.join()
+    signal.signal(signal.SIGINT, before)
     assert not any(thread.is_alive() for thread in threading.enumerate() if thread.name.startswith("reshard-"))
     (left,) = tmp_path.glob(".out.*.partial")
     assert (left / "journal").exists()
