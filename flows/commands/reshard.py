@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -88,7 +88,15 @@ def command(
         files = describe(plan, checkpoint)
     else:
         with resumable_folder(dst, plan_key(plan, checkpoint)) as partial:
-            shards = write_shards(plan, checkpoint, partial.root, expected, hashes=hashes, journal=partial.journal)
+            shards = write_shards(
+                plan,
+                checkpoint,
+                partial.root,
+                expected,
+                hashes=hashes,
+                journal=partial.journal,
+                fan_out=_fan_out(runner, address),
+            )
             failed = [check for check in shards.checks if check.verdict is Verdict.FAIL]
             if failed:
                 raise CheckFailed(failed[0].reason)
@@ -109,11 +117,10 @@ def command(
 
 def _fan_out(runner: str, address: str | None) -> FanOut | None:
     """Who takes shards, if not this process; a server of Prefect's is started for it where there is none."""
-    if runner == "local":
-        return None
-    from flows.orchestrator import use_server
+    from tasks.reshard.runners import LOCAL, fan_out_by
 
-    use_server()
-    from tasks.reshard.fanout import fan_out_over
+    if runner != LOCAL:
+        from flows.orchestrator import use_server
 
-    return fan_out_over(cast("Literal['threads', 'dask', 'ray']", runner), address)
+        use_server()
+    return fan_out_by(runner, address)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
 
 from day0.architecture.family import find_family
 from day0.artifacts.plan import ParallelPlan
@@ -18,12 +17,9 @@ from day0.landing import Landing
 from day0.stage import HOURS, stage, workspace
 from tasks.reshard.partial import plan_key, resumable_folder
 from tasks.reshard.planner import plan_writes
+from tasks.reshard.runners import LOCAL, fan_out_by
 from tasks.reshard.settings import ReshardSettings
 from tasks.reshard.shards import write_shards
-from tasks.reshard.writer import FanOut
-
-if TYPE_CHECKING:
-    from tasks.reshard.fanout import Runner
 
 
 @stage("reshard", version=3, retries=0, timeout=30 * HOURS)
@@ -48,12 +44,13 @@ def reshard(snapshot: Snapshot, plan: ParallelPlan, settings: ReshardSettings) -
             f"the plan's pipeline stages are {list(chosen.stages)}, but the engine makes them {list(writes.stages)}"
         )
     expected = {file.name: file.sha256 for file in snapshot.files}
+    fan_out = fan_out_by(os.environ.get("DAY0_RUNNER", LOCAL), os.environ.get("DAY0_RUNNER_ADDRESS"))
     # The workspace goes when the stage fails; what a stopped run has verified stays here, for the next attempt.
     with resumable_folder(workspace(), plan_key(writes, checkpoint), home() / "partial") as partial:
 
         def write(landing: Landing | None) -> RankShards:
             return write_shards(
-                writes, checkpoint, partial.root, expected, journal=partial.journal, fan_out=_fan_out(), landing=landing
+                writes, checkpoint, partial.root, expected, journal=partial.journal, fan_out=fan_out, landing=landing
             )
 
         return write(None) if snapshot.complete else _following(Landing.of(snapshot), write)
@@ -67,15 +64,3 @@ def _following(landing: Landing, write: Callable[[Landing], RankShards]) -> Rank
     except CheckFailed:
         landing.settle()
         return write(landing)
-
-
-def _fan_out() -> FanOut | None:
-    """Who takes the source's shards: threads of this process, or what `$DAY0_RUNNER` names (`dask`, `ray`)."""
-    runner = os.environ.get("DAY0_RUNNER", "local")
-    if runner == "local":
-        return None
-    if runner not in ("threads", "dask", "ray"):
-        raise InputError(f"DAY0_RUNNER is {runner!r}; it must be local, threads, dask or ray")
-    from tasks.reshard.fanout import fan_out_over
-
-    return fan_out_over(cast("Runner", runner), os.environ.get("DAY0_RUNNER_ADDRESS"))
