@@ -16,13 +16,18 @@ _SHORT = {"bf16": "bfloat16", "fp16": "float16", "half": "float16", "fp32": "flo
 SAFETENSORS = {"BF16": "bfloat16", "F16": "float16", "F32": "float32"}
 
 
+def full_name(text: str) -> str:
+    """A dtype's name written out, such as `bfloat16` for `bf16`; what is no short form comes back in lower case."""
+    return _SHORT.get(text.lower(), text.lower())
+
+
 def dtype_name(text: str, allowed: tuple[str, ...], what: str) -> str:
     """The full name of a dtype that a person wrote, such as `bf16`.
 
     Raises:
         InputError: it is none of the allowed ones.
     """
-    name = _SHORT.get(text.lower(), text.lower())
+    name = full_name(text)
     if name not in allowed:
         raise InputError(f"{what} {text!r} is not known; choose one of {', '.join(allowed)}")
     return name

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from day0.architecture.bound import BoundFamily, Match
+from day0.architecture.dtypes import SAFETENSORS
 from day0.architecture.grains import WHOLE, Grain
 from day0.architecture.quantised import Companion, companions
 from day0.artifacts.shards import Dropped
@@ -22,8 +23,6 @@ from tasks.reshard.stored_weights import Weight, dequantisation, own_dtype, weig
 from tasks.reshard.units import FLOATS, TRANSPOSED, Draft, Unit, as_stored, exchanged, is_mtp, whole_grains
 from tasks.reshard.weight_dtypes import WeightDtype, weight_dtype_of
 from tasks.reshard.writes import Conversion
-
-_NAMES = {"BF16": "bfloat16", "F16": "float16", "F32": "float32"}
 
 
 @dataclass
@@ -55,7 +54,7 @@ class _Job:
 
     def to_float(self, dtype: str) -> _Job:
         """The same for weights that are to be plain."""
-        return replace(self, wanted=weight_dtype_of(_NAMES[dtype])[1], own=None)
+        return replace(self, wanted=weight_dtype_of(SAFETENSORS[dtype])[1], own=None)
 
 
 def choose_conversions(

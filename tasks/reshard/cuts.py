@@ -13,6 +13,7 @@ from functools import lru_cache
 
 from day0.architecture.bound import BoundRule
 from day0.architecture.grains import Grain
+from day0.architecture.rules import TOWERS
 from day0.errors import InputError
 from day0.safetensors_header import DTYPE_BITS
 from tasks.reshard.slicing import World, expert_range, rank_range
@@ -141,7 +142,7 @@ class Cutter:
         rule = kind.rule
         if rule.dim is None or (ranks == 1 and rule.rule.split.how != "vocab"):
             return None
-        if self.whole_towers and rule.rule.kind in ("vision", "audio", "projector"):
+        if self.whole_towers and rule.rule.kind in TOWERS:
             return None
         return next((i for i, grain in enumerate(kind.grains) if grain.dim == rule.dim), None)
 

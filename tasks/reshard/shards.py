@@ -59,7 +59,7 @@ def write_shards(
     taken = write_files(
         plan, checkpoint, root, expected, hashes=hashes, journal=journal, fan_out=fan_out, landing=landing
     )
-    support = [ref for folder in _folders(plan) for ref in _write_support(plan, checkpoint, root, folder, expected)]
+    support = list(_write_support(plan, checkpoint, root, expected))
     rank_files = [
         FileRef(name=file.name, bytes=file.nbytes, sha256=taken.targets.get(file.name, "")) for file in plan.files
     ]
@@ -82,11 +82,10 @@ def write_shards(
 def describe(plan: WritePlan, checkpoint: Checkpoint) -> list[dict[str, Any]]:
     """The files that would be written, with their sizes; nothing is read but headers and the small files' sizes."""
     files = [(file.name, file.nbytes) for file in plan.files]
-    for folder in _folders(plan):
-        for name in _support_names(checkpoint.root):
-            changed = _changed_config(plan, checkpoint) if name == "config.json" else None
-            size = len(changed) if changed is not None else checkpoint.path(name).stat().st_size
-            files.append((f"{folder}{name}", size))
+    for name in _support_names(checkpoint.root):
+        changed = _changed_config(plan, checkpoint) if name == "config.json" else None
+        size = len(changed) if changed is not None else checkpoint.path(name).stat().st_size
+        files += [(f"{folder}{name}", size) for folder in _folders(plan)]
     files += [(name, len(content)) for name, content in _indexes(plan)]
     files.append((RANKS, sum(map(len, ranks_json(plan, "0" * 64, {})))))
     return [{"name": name, "bytes": size, "sha256": None} for name, size in sorted(files)]
@@ -120,19 +119,21 @@ def _support_names(root: Path) -> list[str]:
 
 
 def _write_support(
-    plan: WritePlan, checkpoint: Checkpoint, root: Path, folder: str, expected: Mapping[str, str] | None
+    plan: WritePlan, checkpoint: Checkpoint, root: Path, expected: Mapping[str, str] | None
 ) -> Iterator[FileRef]:
+    """What an engine reads beside the weights, into every folder that has some."""
     for name in _support_names(checkpoint.root):
-        source, target = checkpoint.path(name), root / folder / name
+        source = checkpoint.path(name)
         digest = sha256_file(source)
         if expected and expected.get(name, digest) != digest:
             raise CheckFailed(f"{name}: SHA-256 is {digest}, but {expected[name]} was recorded; fetch it again")
         changed = _changed_config(plan, checkpoint) if name == "config.json" else None
-        if changed is None:
-            shutil.copyfile(source, target)
-        else:
-            target.write_bytes(changed)
-        yield file_ref(root, f"{folder}{name}")
+        for folder in _folders(plan):
+            if changed is None:
+                shutil.copyfile(source, root / folder / name)
+            else:
+                (root / folder / name).write_bytes(changed)
+            yield file_ref(root, f"{folder}{name}")
 
 
 def _changed_config(plan: WritePlan, checkpoint: Checkpoint) -> bytes | None:

@@ -8,12 +8,11 @@ from typing import Any, Literal, Self
 
 from pydantic import ConfigDict, Field, model_validator
 
+from day0.architecture.dtypes import full_name
 from day0.artifacts.base import Frozen
 from day0.config import load_config
 from day0.errors import InputError
 from day0.home import configs
-
-_SHORT = {"bf16": "bfloat16", "fp16": "float16", "half": "float16", "fp32": "float32", "float": "float32"}
 
 
 class ScaleRule(Frozen):
@@ -68,7 +67,7 @@ def weight_dtype_of(text: str) -> tuple[str, WeightDtype]:
     Raises:
         InputError: there is no such dtype; names the nearest.
     """
-    name = _SHORT.get(text.lower(), text.lower())
+    name = full_name(text)
     known = weight_dtypes()
     if name not in known:
         near = difflib.get_close_matches(name, known, n=1, cutoff=0.0)

@@ -6,7 +6,6 @@ import os
 import subprocess
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -30,16 +29,6 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = make_tiny_llama(tmp_path_factory.mktemp("model") / "tiny")
     (root / "modeling_tiny.py").write_text("import os")
     return root
-
-
-@pytest.fixture
-def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalHub]:
-    monkeypatch.setenv("DAY0_HOME", str(tmp_path / "home"))
-    monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
-    monkeypatch.delenv("HF_TOKEN", raising=False)
-    with LocalHub(tmp_path / "hub") as running:
-        monkeypatch.setenv("HF_ENDPOINT", running.url)
-        yield running
 
 
 def downloads(hub: LocalHub, name: str) -> int:
