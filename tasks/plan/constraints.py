@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import dataclass
 
 from day0.architecture.structure import Structure
@@ -68,18 +67,3 @@ def _divided(structure: Structure) -> list[tuple[str, int, bool]]:
             size = structure.family.family.sizes.get(part.split.by)
             divided[part.split.by] = (size.title if size else part.split.by, part.units, part.split.replicate)
     return list(divided.values())
-
-
-def stage_layers(layers: int, pp: int, stage: int) -> int:
-    """How many layers a pipeline stage holds.
-
-    What does not divide goes one layer each to the stages before the last, backwards (vLLM 0.32.0,
-    distributed/utils.py `get_pp_indices`): 61 layers at pp 4 are 15, 15, 16, 15.
-    """
-    return layers // pp + (1 if pp - 1 - layers % pp <= stage < pp - 1 else 0)
-
-
-def pipeline_stages(layers: int, pp: int) -> tuple[tuple[int, int], ...]:
-    """The layers of each stage, as (first, one past the last)."""
-    counts = (stage_layers(layers, pp, stage) for stage in range(pp))
-    return tuple(itertools.pairwise(itertools.accumulate(counts, initial=0)))

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from day0.architecture.dtypes import BYTES
+from day0.architecture.pipeline import stage_layers
 from day0.architecture.structure import Part, Structure
 from day0.artifacts.plan import DeviceMemory
 from day0.target import EngineMemory
-from tasks.plan.constraints import Sizes, stage_layers
+from tasks.plan.constraints import Sizes
 
 
 @dataclass(frozen=True)

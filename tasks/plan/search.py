@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from day0.architecture.pipeline import pipeline_stages
 from day0.architecture.structure import Structure
 from day0.artifacts.plan import Layout, Rejection
-from tasks.plan.constraints import Obstacle, Sizes, obstacles, pipeline_stages
+from tasks.plan.constraints import Obstacle, Sizes, obstacles
 from tasks.plan.memory import MemoryModel
 from tasks.plan.settings import PlanSettings
 from tasks.plan.speed import seconds_per_token

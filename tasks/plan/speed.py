@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from day0.architecture.dtypes import BYTES
+from day0.architecture.pipeline import stage_layers
 from day0.architecture.structure import Structure
 from day0.target import Target
-from tasks.plan.constraints import Sizes, stage_layers
+from tasks.plan.constraints import Sizes
 from tasks.plan.memory import MemoryModel, replica_sequences
 
 BYTES_OF_ACTIVATION = 2

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from day0.architecture.pipeline import pipeline_stages
 from day0.errors import InputError
 from tasks.reshard.writes import Range, Rank
 
@@ -104,8 +105,4 @@ def stage_layers(layers: int, stages: int) -> list[Range]:
     """
     if stages > layers:
         raise InputError(f"pp {stages} is more than the model's {layers} layers; choose a smaller pp")
-    counts = [layers // stages] * stages
-    for extra in range(layers % stages):
-        counts[-2 - extra] += 1
-    starts = [sum(counts[:stage]) for stage in range(stages)]
-    return [(start, start + count) for start, count in zip(starts, counts, strict=True)]
+    return list(pipeline_stages(layers, stages))

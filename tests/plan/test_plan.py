@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from day0.architecture.family import find_family
+from day0.architecture.pipeline import pipeline_stages
 from day0.architecture.structure import Structure, structure_of
 from day0.artifacts.plan import ParallelPlan
 from day0.artifacts.profile import Profile
@@ -21,7 +22,7 @@ from day0.checkpoint import open_checkpoint
 from day0.errors import CheckFailed, InputError
 from day0.target import GIB, load_target, machine_memory
 from day0.verdict import Verdict
-from tasks.plan.constraints import Sizes, obstacles, pipeline_stages
+from tasks.plan.constraints import Sizes, obstacles
 from tasks.plan.layout import plan_layout
 from tasks.plan.memory import MemoryModel
 from tasks.plan.settings import PlanSettings
