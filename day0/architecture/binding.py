@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from day0.architecture.bound import BoundFamily, BoundRule, BoundSegment, normalised
+from day0.architecture.decoder_rules import BoundDecoder, bind_decoder
 from day0.architecture.expressions import evaluate
 from day0.architecture.family import Family, Include, LayoutRule, SizeRule, load_family
 from day0.architecture.keys import look_up
@@ -104,18 +106,20 @@ class _Binder:
             for layout, rule in family.layouts.items()
         }
         layouts = dict(family.layouts)
+        decoder = bind_decoder(family, config, sizes, sets, layers)
         for include in family.include:
             held = self._include(include, config, chain)
             if held is None:
                 continue
             rules += held.rules
+            decoder += _kept(held.decoder, include)
             layers = layers or held.layers
             tied = tied or held.tied
             for layout, rule_of in held.layouts.items():
                 if layout in family.layouts or not family.layouts:
                     layouts[layout] = _merged(layouts.get(layout), rule_of, include, layout)
                     constants[layout] = constants.get(layout, ()) + held.constants.get(layout, ())
-        return BoundFamily(family, config, sizes, layers, tuple(rules), layouts, constants, tied)
+        return BoundFamily(family, config, sizes, layers, tuple(rules), layouts, constants, tied, decoder)
 
     def _include(self, include: Include, config: Mapping[str, Any], chain: tuple[Include, ...]) -> BoundFamily | None:
         nested = look_up(config, include.config) if include.config else None
@@ -226,6 +230,12 @@ def _targets(rule: TensorRule, chain: tuple[Include, ...], sizes: Mapping[str, i
             }
             found[layout] = target.model_copy(update={"name": name, "shape": shape, **numbers})
     return found
+
+
+def _kept(decoder: BoundDecoder, include: Include) -> BoundDecoder:
+    """An included family's decoder rules without those that the including one skips."""
+    skipped = {name: () for name in ("attention", "routing", "position") if name in include.skip}
+    return dataclasses.replace(decoder, **skipped)
 
 
 def _merged(own: LayoutRule | None, held: LayoutRule, include: Include, layout: str) -> LayoutRule:

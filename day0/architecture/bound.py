@@ -16,6 +16,7 @@ from functools import cached_property
 from operator import contains
 from typing import Any, NamedTuple
 
+from day0.architecture.decoder_rules import BoundDecoder
 from day0.architecture.family import Family, LayoutRule
 from day0.architecture.grains import Grain, grains
 from day0.architecture.quantised import Companion, weight_names
@@ -107,6 +108,8 @@ class BoundFamily:
     constants: Mapping[str, tuple[tuple[Constant, frozenset[int], tuple[int, ...]], ...]]
     """Per layout: each constant, the layers that have it, its shape."""
     tied: bool
+    decoder: BoundDecoder = field(default_factory=BoundDecoder)
+    """What the layers do: attention, routing, positions."""
     _candidates: dict[str, list[tuple[BoundRule, Companion | None]]] = field(default_factory=dict)
     _fits: dict[tuple[Any, ...], tuple[Grain, ...] | None] = field(default_factory=dict)
     _by_key: dict[str, list[BoundRule]] = field(default_factory=dict)

@@ -48,27 +48,21 @@ class Rope:
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """The sizes of a decoder-only language model. `raw` is the object they were read from."""
+    """What a config says beside the sizes, which are the family's business. Of a model of several parts, the text's."""
 
     model_type: str
+    """The outermost one."""
     architectures: tuple[str, ...]
-    layers: int
-    hidden_size: int
-    intermediate_size: int
-    heads: int
-    kv_heads: int
-    head_dim: int
-    vocab_size: int
     max_position_embeddings: int
     rope: Rope
     tied_embeddings: bool
     dtype: str | None
-    attention_bias: bool
-    mlp_bias: bool
     quantization: str | None
     """The method's name where the checkpoint is quantised."""
     remote_code: bool
     """The model came with Python code of its own (`auto_map`)."""
+    text: Mapping[str, Any] = field(repr=False, compare=False)
+    """The config of the language model, what it lacks taken from around it."""
     raw: Mapping[str, Any] = field(repr=False, compare=False)
 
     @property
@@ -77,12 +71,15 @@ class ModelConfig:
         factor = self.rope.factor if self.rope.type in MULTIPLIED else 1.0
         return int(self.max_position_embeddings * factor)
 
-    @property
-    def attention(self) -> str:
-        """The attention variant: `MHA`, `GQA` or `MQA`."""
-        if self.kv_heads == self.heads:
-            return "MHA"
-        return "MQA" if self.kv_heads == 1 else "GQA"
+
+#: Nested objects that hold the language model's own config.
+TEXT = ("text_config", "language_config", "llm_config")
+
+
+def text_of(raw: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The language model's config within a model of several parts, over what stands around it."""
+    nested = next((raw[key] for key in TEXT if isinstance(raw.get(key), Mapping)), {})
+    return {**raw, **nested}
 
 
 def load_model_config(path: Path) -> ModelConfig:
@@ -107,33 +104,19 @@ def model_type_of(raw: Mapping[str, Any], where: str) -> str:
 
 
 def parse_model_config(raw: Mapping[str, Any], where: str) -> ModelConfig:
-    """The checked sizes of a config object; `where` names the file in errors."""
-    read = _Reader(raw, where)
-    model_type = model_type_of(raw, where)
-    hidden, heads = read.count("hidden_size"), read.count("num_attention_heads")
-    kv_heads = read.count("num_key_value_heads", default=heads)
-    if heads % kv_heads:
-        raise InputError(f"{where}: num_attention_heads {heads} is no multiple of num_key_value_heads {kv_heads}")
-    if raw.get("head_dim") is None and hidden % heads:
-        raise InputError(f"{where}: no head_dim, and hidden_size {hidden} is no multiple of the {heads} heads")
+    """The checked facts of a config object; `where` names the file in errors."""
+    text = text_of(raw)
+    read = _Reader(text, where)
     return ModelConfig(
-        model_type=model_type,
-        architectures=read.strings("architectures"),
-        layers=read.count("num_hidden_layers"),
-        hidden_size=hidden,
-        intermediate_size=read.count("intermediate_size"),
-        heads=heads,
-        kv_heads=kv_heads,
-        head_dim=read.count("head_dim", default=hidden // heads),
-        vocab_size=read.count("vocab_size"),
+        model_type=model_type_of(raw, where),
+        architectures=_Reader(raw, where).strings("architectures"),
         max_position_embeddings=read.count("max_position_embeddings"),
         rope=_rope(read),
         tied_embeddings=read.flag("tie_word_embeddings", default=False),
         dtype=_dtype(read),
-        attention_bias=read.flag("attention_bias", default=False),
-        mlp_bias=read.flag("mlp_bias", default=False),
         quantization=_quantization(read),
         remote_code=read.mapping("auto_map") is not None,
+        text=text,
         raw=raw,
     )
 

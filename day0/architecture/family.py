@@ -15,6 +15,7 @@ from typing import Any, Self
 
 from pydantic import Field, model_validator
 
+from day0.architecture.decoder_rules import DecoderRules
 from day0.architecture.expressions import words
 from day0.architecture.keys import flag
 from day0.architecture.layers import LayerSet
@@ -73,14 +74,15 @@ class Include(Frozen):
     targets: dict[str, dict[str, str]] = Field(default_factory=dict)
     """The same for the names in a layout."""
     skip: tuple[str, ...] = ()
-    """Rules of it (or of what it includes), by the names that they have in it, that do not apply here."""
+    """Rules of it (or of what it includes), by the names that they have in it, that do not apply here; `attention`,
+    `routing` or `position` leaves out what it says of those."""
     otherwise: str | None = None
     """The family that is included instead where the checkpoint has none of this one, but of that."""
     optional: bool = False
     """Left out where the checkpoint (or without one, the config) has none of it."""
 
 
-class Family(Frozen):
+class Family(DecoderRules):
     """Rules for the tensors of some model types. No model types: a fragment that others include."""
 
     name: str
@@ -117,6 +119,7 @@ class Family(Frozen):
             for layout in rule.targets:
                 if layout not in self.layouts:
                     raise ValueError(f"{rule.name}: layout {layout!r} is not among `layouts`")
+        self.check(self.sizes, self.layer_sets)
         return self
 
     def _expressions(self) -> Iterator[tuple[str, str]]:

@@ -1,165 +1,219 @@
-"""What a model consists of, by its config alone: every tensor with its shape, and its cache.
+"""What a model consists of: its tensors by their rules, and what its layers do.
 
-The tensors are those of the family's rules (configs/families/), so that counting, planning and resharding cannot
-disagree. From this one table come the parameter count, what each rank of a parallel layout holds, and the work of a
-step; the checkpoint's headers are held against it tensor by tensor. What no family describes is refused: a mixture of
-experts counted as a dense model would be a wrong number, and a wrong number is worse than none.
+The rules are those of configs/families/, so that counting, planning and resharding cannot disagree. They are kept as
+rules, with the layers and the number of copies that each has: Kimi-K3's half million tensors are some fifty groups.
 """
 
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Callable, Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any
 
-from day0.architecture.attention import GroupedQueryAttention
+from day0.architecture.attention.base import Attention
+from day0.architecture.attention.kinds import attention_of
 from day0.architecture.binding import bind
-from day0.architecture.bound import BoundFamily, BoundRule
+from day0.architecture.bound import BoundFamily, BoundRule, normalised
 from day0.architecture.config import ModelConfig, model_type_of, parse_model_config
-from day0.architecture.family import Family, find_family
-from day0.architecture.rules import Split
+from day0.architecture.decoder_rules import BoundAttention, BoundPosition, BoundRouting
+from day0.architecture.family import find_family
 from day0.errors import InputError
+from day0.safetensors_header import TensorInfo
 
 #: The layout whose padding of the vocabulary is planned for.
 ENGINE_LAYOUT = "vllm"
 
 
 @dataclass(frozen=True)
-class Part:
-    """One tensor. `layer` is None for what stands before (`stage` first) or after (last) the layers."""
+class TensorGroup:
+    """All tensors of one rule: `copies` of them (experts, blocks of a tower) in each of `layers`.
 
-    name: str
-    kind: str
-    layer: int | None
-    shape: tuple[int, ...]
-    split: Split
-    units: int
-    """Along the divided dimension, how many pieces cannot be cut (heads, rows); 1 where nothing is divided."""
-    stage: Literal["first", "last"] | None
+    `layers` is None for what stands outside of layers. Groups of multi-token prediction (`mtp`) are apart from the
+    decoder's of the same rule.
+    """
 
-    @property
-    def numel(self) -> int:
-        return math.prod(self.shape)
+    rule: BoundRule
+    layers: tuple[int, ...] | None
+    copies: int
+    mtp: bool
 
     @property
-    def is_matrix(self) -> bool:
-        """Each token is multiplied by it; an embedding is looked up instead."""
-        return len(self.shape) == 2 and self.kind != "embedding"
+    def kind(self) -> str:
+        """What it is for, as parameters are counted: all of multi-token prediction is `mtp`, but for buffers."""
+        own = self.rule.rule.kind
+        return "mtp" if self.mtp and own != "buffer" else own
+
+    @property
+    def layer_elements(self) -> int:
+        """Elements in one layer (or outside of layers, in all)."""
+        return math.prod(self.rule.shape) * self.copies
+
+    @property
+    def elements(self) -> int:
+        return self.layer_elements * (1 if self.layers is None else len(self.layers))
+
+
+@dataclass(frozen=True)
+class LayerAttention:
+    """The attention of some layers, numbered as in the checkpoint; multi-token prediction's follow the decoder's."""
+
+    attention: Attention
+    layers: tuple[int, ...]
+    mtp: bool
 
 
 @dataclass(frozen=True)
 class Structure:
-    """A model's tensors and cache. `attention` says what one layer caches, the same for each of `config.layers`."""
+    """A model by its config (and, where there is a checkpoint, by which optional tensors that has)."""
 
     config: ModelConfig
     family: BoundFamily
-    parts: tuple[Part, ...]
-    attention: GroupedQueryAttention
+    groups: tuple[TensorGroup, ...]
+    attention: tuple[LayerAttention, ...]
+    stored_head: bool = False
+    """Tied by its config, but with an output head of its own in the checkpoint."""
+
+    @property
+    def layers(self) -> int:
+        """Decoder layers."""
+        return self.family.layers
+
+    @property
+    def routing(self) -> tuple[BoundRouting, ...]:
+        return self.family.decoder.routing
+
+    @property
+    def position(self) -> tuple[BoundPosition, ...]:
+        return self.family.decoder.position
 
     @cached_property
     def total(self) -> int:
-        """Parameters."""
-        return sum(part.numel for part in self.parts)
+        """Parameters of the model itself: without multi-token prediction, buffers, and the copy of a tied head."""
+        return sum(group.elements for group in self.groups if counts(group))
+
+    @cached_property
+    def hidden(self) -> int:
+        return self._embedding[1]
+
+    @cached_property
+    def vocab(self) -> int:
+        return self._embedding[0]
+
+    @cached_property
+    def _embedding(self) -> tuple[int, int]:
+        shapes = [g.rule.shape for g in self.groups if g.rule.rule.kind == "embedding" and len(g.rule.shape) == 2]
+        if not shapes:
+            raise InputError(f"family {self.family.family.name!r} has no embedding, so its width is not known")
+        vocab, hidden = shapes[0]
+        return vocab, hidden
 
     @property
     def padded_vocab(self) -> int:
         """The vocabulary as the engine pads it before it is divided."""
         layout = self.family.layouts.get(ENGINE_LAYOUT)
         multiple = layout.vocab_multiple if layout else 1
-        return -(-self.config.vocab_size // multiple) * multiple
+        return -(-self.vocab // multiple) * multiple
 
 
-def structure_of(raw: Mapping[str, Any], where: str) -> Structure:
+def counts(group: TensorGroup) -> bool:
+    """Whether a group's elements are parameters of the model itself."""
+    return group.kind not in ("buffer", "mtp")
+
+
+def structure_of(raw: Mapping[str, Any], where: str, tensors: Mapping[str, TensorInfo] | None = None) -> Structure:
     """The structure of the model that a config object describes; `where` names the file in errors.
 
+    With the tensors of a checkpoint, what the config leaves open is told by them.
+
     Raises:
-        InputError: a value cannot be used, or the model is of a kind that no family describes.
+        InputError: a value cannot be used, or no family describes such a model.
     """
-    model_type = model_type_of(raw, where)
-    found = foreign_features(raw)
-    family = _family(raw, where, model_type, found)
-    if found:
-        raise InputError(
-            f"{where}: model_type {model_type!r}, but the config has {found[0]}, which the family {family.name!r} "
-            f"does not describe; it is not counted as a plain dense model"
-        )
-    config = parse_model_config(raw, where)
-    if config.quantization:
-        raise InputError(
-            f"{where}: model_type {model_type!r} quantised by {config.quantization!r} (quantization_config): the sizes "
-            f"of quantised weights are not supported yet; use the unquantised release"
-        )
-    bound = bind(family, raw)
-    return Structure(config, bound, tuple(_parts(bound)), ATTENTION[family.name](config))
-
-
-#: Family → the attention of its layers. A family of another kind of attention adds its class to attention.py, and
-#: a line here.
-ATTENTION: Mapping[str, Callable[[ModelConfig], GroupedQueryAttention]] = {
-    "llama": lambda config: GroupedQueryAttention(config.heads, config.kv_heads, config.head_dim),
-}
-
-
-def _family(raw: Mapping[str, Any], where: str, model_type: str, found: list[str]) -> Family:
-    needs = f"; the config has {found[0]}" if found else ""
+    model_type_of(raw, where)
     try:
-        family = find_family(raw)
+        bound = bind(find_family(raw), raw, tensors)
     except InputError as error:
-        raise InputError(f"{where}: {error}{needs}; it is not counted as another kind of model") from error
-    if family.name not in ATTENTION:
-        raise InputError(
-            f"{where}: model_type {model_type!r} can be verified and resharded, but not profiled yet: the attention of "
-            f"family {family.name!r} is not described{needs}; it is not counted as another kind of model"
-        )
-    return family
+        raise InputError(f"{where}: {error}") from error
+    config = parse_model_config(raw, where)
+    groups = tuple(_groups(bound, _optional_numbers(bound, tensors) if tensors is not None else {}))
+    attention = tuple(_attention(bound.decoder.attention))
+    covered = {layer for held in attention if not held.mtp for layer in held.layers}
+    if missing := sorted(set(range(bound.layers)) - covered - _without_attention(bound)):
+        raise InputError(f"{where}: family {bound.family.name!r} does not say what attention layer {missing[0]} has")
+    stored_head = bound.tied and any(group.rule.rule.kind == "head" for group in groups)
+    if stored_head:  # served, but the same matrix as the embedding: not counted again
+        groups = tuple(group for group in groups if group.rule.rule.kind != "head")
+    return Structure(config, bound, groups, attention, stored_head)
 
 
-def _parts(family: BoundFamily) -> Iterator[Part]:
-    """Every tensor that the config calls for, in the order of the model."""
-    rules = [rule for rule in family.rules if not (rule.optional or (rule.rule.kind == "head" and family.tied))]
-    yield from (_part(rule, None) for rule in rules if rule.rule.stage == "first")
-    for layer in range(family.layers):
-        yield from (_part(rule, layer) for rule in rules if "layer" in rule.numbers)
-    yield from (_part(rule, None) for rule in rules if rule.rule.stage == "last")
-
-
-def _part(bound: BoundRule, layer: int | None) -> Part:
-    rule = bound.rule
-    name = bound.named({} if layer is None else {"layer": layer})
-    units = bound.segments[0].units if rule.split.by else 1
-    return Part(name, rule.kind, layer, bound.shape, rule.split, units, rule.stage)
-
-
-#: Config keys that mean a part which a plain dense decoder does not have. Zero, false, null and empty mean: not there.
-_FOREIGN = (
-    (re.compile(r"(^|_)(experts?|moe)(_|$)|^num_experts|experts_per_tok"), "a mixture of experts"),
-    (re.compile(r"^(kv|q)_lora_rank$|^qk_(rope|nope)_head_dim$"), "multi-head latent attention"),
-    (re.compile(r"^index_(topk|n_heads|head_dim)$|^compress_ratios$"), "sparse attention with an indexer"),
-    (re.compile(r"mamba|(^|_)ssm(_|$)|^linear_attn|^linear_(conv|key|value|num)|^hybrid_"), "recurrent layers"),
-    (re.compile(r"^attention_chunk_size$|^no_rope_layers$|^global_head_dim$"), "layers of different attention"),
-    (re.compile(r"^num_nextn_predict_layers$|^mtp_"), "multi-token prediction layers"),
-    (re.compile(r"^(text|vision|audio|speech|thinker|talker)_config$"), "nested models"),
-    (re.compile(r"^block_configs$|^layers_block_type$"), "layers of different shapes"),
-    (re.compile(r"^is_encoder_decoder$|^cross_attention"), "an encoder"),
-)  # fmt: skip
-
-
-def foreign_features(raw: Mapping[str, Any]) -> list[str]:
-    """What a config has that a plain dense decoder does not, such as `a mixture of experts (num_experts 128)`."""
-    found = []
-    for key, value in raw.items():
-        if not value or value == 0:
+def _groups(bound: BoundFamily, present: Mapping[BoundRule, list[tuple[int, ...]]]) -> Iterator[TensorGroup]:
+    """Rules that must be there by the config, and those that may be, as far as the checkpoint has them."""
+    for rule in bound.rules:
+        if rule.optional:
+            yield from _stored_group(bound, rule, present.get(rule, []))
             continue
-        for pattern, meaning in _FOREIGN:
-            if pattern.search(key):
-                shown = f" {value}" if type(value) is int and value < 10**9 else ""
-                found.append(f"{meaning} ({key}{shown})")
-    if raw.get("sliding_window") and raw.get("use_sliding_window") is not False:
-        found.append("sliding-window attention (sliding_window)")
-    kinds = raw.get("layer_types")
-    if isinstance(kinds, list) and (other := [kind for kind in kinds if kind != "full_attention"]):
-        found.append(f"layers of different attention (layer_types: {str(other[0])[:40]})")
+        copies = math.prod(1 if held is None else len(held) for n, held in rule.numbers.items() if n != "layer")
+        if "layer" not in rule.places:
+            yield TensorGroup(rule, None, copies, _named_mtp(rule))
+            continue
+        listed = sorted(rule.numbers["layer"] or ())
+        yield from _split(rule, dict.fromkeys(listed, copies), bound.layers)
+
+
+def _stored_group(bound: BoundFamily, rule: BoundRule, present: list[tuple[int, ...]]) -> Iterator[TensorGroup]:
+    if not present:
+        return
+    place = rule.places.get("layer")
+    if place is None:
+        yield TensorGroup(rule, None, len(present), _named_mtp(rule))
+        return
+    copies: dict[int, int] = defaultdict(int)
+    for numbers in present:
+        copies[numbers[place]] += 1
+    yield from _split(rule, copies, bound.layers)
+
+
+def _split(rule: BoundRule, copies: Mapping[int, int], layers: int) -> Iterator[TensorGroup]:
+    """One group for all layers with as many copies, the decoder's apart from those of multi-token prediction."""
+    sets: dict[tuple[int, bool], list[int]] = defaultdict(list)
+    for layer, count in copies.items():
+        sets[count, _named_mtp(rule) or layer >= layers].append(layer)
+    for (count, mtp), listed in sets.items():
+        yield TensorGroup(rule, tuple(sorted(listed)), count, mtp)
+
+
+def _named_mtp(rule: BoundRule) -> bool:
+    """Multi-token prediction in modules of its own."""
+    return rule.rule.kind == "mtp" or rule.name.startswith("mtp.") or ".mtp." in rule.name
+
+
+def _optional_numbers(bound: BoundFamily, tensors: Mapping[str, TensorInfo]) -> dict[BoundRule, list[tuple[int, ...]]]:
+    """Of each rule that need not be there, the numbers of the weights that the checkpoint has."""
+    stems = tuple(normalised(rule.name)[0].removesuffix(".weight") for rule in bound.rules if rule.optional)
+    found: dict[BoundRule, list[tuple[int, ...]]] = defaultdict(list)
+    wanted: dict[str, bool] = {}
+    for tensor in tensors.values():
+        key = normalised(tensor.name)[0]
+        if key not in wanted:
+            wanted[key] = bool(stems) and key.startswith(stems)
+        if wanted[key]:
+            match = bound.find(tensor)
+            if match and match.rule.optional and (match.companion is None or match.companion.role == "packed"):
+                found[match.rule].append(match.numbers)
     return found
+
+
+def _attention(listed: Iterable[BoundAttention]) -> Iterator[LayerAttention]:
+    for bound in listed:
+        yield LayerAttention(attention_of(bound), tuple(sorted(bound.layers)), bound.mtp)
+
+
+def _without_attention(bound: BoundFamily) -> set[int]:
+    """Layers that are an MLP alone (Nemotron-H): those without a tensor of attention's kinds."""
+    having: set[int] = set()
+    for rule in bound.rules:
+        if rule.rule.kind in ("attention", "linear_attention") and "layer" in rule.places:
+            having |= set(rule.numbers["layer"] or ())
+    return set(range(bound.layers)) - having

@@ -9,8 +9,9 @@ from math import gcd
 import numpy as np
 from numpy.typing import NDArray
 
+from day0.architecture.slicing import Range
 from tasks.reshard.reflink import BLOCK
-from tasks.reshard.writes import Piece, Range, Stream
+from tasks.reshard.writes import Piece, Stream
 
 _SHARE = 64 << 10  # runs shorter than this are copied: sharing them would only fragment the file
 Bytes = NDArray[np.uint8]

@@ -15,20 +15,20 @@ from typing import Any
 from day0 import collector
 from day0.architecture.binding import bind
 from day0.architecture.bound import BoundFamily, match_all
+from day0.architecture.cuts import Cut, Cutter
 from day0.architecture.family import Family
 from day0.architecture.rules import TOWERS
+from day0.architecture.slicing import Range, World, stage_layers
 from day0.artifacts.shards import Dropped
 from day0.checkpoint import Checkpoint
 from day0.errors import InputError
 from day0.safetensors_header import DTYPE_BITS
 from tasks.reshard.conversions import Chosen, choose_conversions
 from tasks.reshard.convert.registry import describe
-from tasks.reshard.cuts import Cut, Cutter
 from tasks.reshard.layouts.base import Layout, Placed
 from tasks.reshard.layouts.known import LAYOUTS
-from tasks.reshard.slicing import World, stage_layers
 from tasks.reshard.units import Draft, Unit
-from tasks.reshard.writes import Fill, Origin, Piece, Range, Stream, TargetFile, WritePlan, Written
+from tasks.reshard.writes import Fill, Origin, Piece, Stream, TargetFile, WritePlan, Written
 
 
 @collector.paused()

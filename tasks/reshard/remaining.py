@@ -7,12 +7,13 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from day0.architecture.slicing import Range
 from day0.checkpoint import Checkpoint
 from day0.errors import CheckFailed
 from tasks.reshard.jobs import State, state_of
 from tasks.reshard.journal import Journal
 from tasks.reshard.targets import Target
-from tasks.reshard.writes import Piece, Range, TargetFile, WritePlan
+from tasks.reshard.writes import Piece, TargetFile, WritePlan
 
 
 class Remaining:

@@ -8,9 +8,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from day0.architecture.slicing import Range
 from day0.errors import CheckFailed
 from tasks.reshard.hashing import Buffer, Control, FileHash, Helpers
-from tasks.reshard.writes import Range
 
 
 @dataclass(frozen=True, slots=True)

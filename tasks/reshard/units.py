@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, TypeVar
 
 from day0.architecture.bound import BoundFamily, Match
+from day0.architecture.cuts import Cutter, Kind
 from day0.architecture.grains import Grain
 from day0.architecture.quantised import Companion
 from day0.architecture.rules import Target
 from day0.errors import InputError
 from day0.safetensors_header import TensorInfo
-from tasks.reshard.cuts import Cutter, Kind
 from tasks.reshard.writes import Conversion, Piece
 
 FLOATS = ("BF16", "F16", "F32")

@@ -12,10 +12,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from day0.architecture.slicing import Range, Rank
 from day0.artifacts.shards import Dropped
 from day0.safetensors_header import TensorInfo
-
-Range = tuple[int, int]
 
 
 class Piece(NamedTuple):
@@ -108,16 +107,6 @@ class TargetFile:
     header: bytes
     nbytes: int
     tensors: tuple[Written, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Rank:
-    """Where a rank stands in each kind of parallelism. Ranks of one pipeline stage are neighbours."""
-
-    rank: int
-    tp: int
-    pp: int
-    ep: int
 
 
 @dataclass(frozen=True)

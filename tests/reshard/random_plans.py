@@ -8,9 +8,10 @@ import random
 from dataclasses import dataclass
 from pathlib import Path
 
+from day0.architecture.slicing import Rank
 from day0.checkpoint import Checkpoint
 from day0.safetensors_header import Header, TensorInfo
-from tasks.reshard.writes import Fill, Piece, Rank, Stream, TargetFile, WritePlan
+from tasks.reshard.writes import Fill, Piece, Stream, TargetFile, WritePlan
 
 
 @dataclass

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from day0.architecture.family import find_family
+from day0.architecture.slicing import World, expert_range, rank_range, stage_layers
 from day0.checkpoint import Checkpoint, open_checkpoint
 from day0.errors import InputError
 from day0.safetensors_header import DTYPE_BITS, TensorInfo
 from tasks.reshard.planner import plan_writes, tensors_of
-from tasks.reshard.slicing import World, expert_range, rank_range, stage_layers
 from tasks.reshard.writes import Stream, WritePlan
 from tests.models.by_rules import plain, write_sparse
 from tests.models.published import published_config

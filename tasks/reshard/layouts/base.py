@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from day0.architecture.bound import BoundFamily, BoundRule
+from day0.architecture.cuts import Cut, Cutter, nbytes
+from day0.architecture.slicing import World, expert_range, stage_layers
 from day0.artifacts.shards import Dropped
-from tasks.reshard.cuts import Cut, Cutter, nbytes
-from tasks.reshard.slicing import World, expert_range, stage_layers
 from tasks.reshard.units import Unit, stage_of
 from tasks.reshard.writes import Origin
 

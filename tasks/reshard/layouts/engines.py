@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from day0.architecture.bound import BoundFamily
+from day0.architecture.cuts import Cutter
+from day0.architecture.slicing import World
 from day0.artifacts.shards import Dropped
 from day0.errors import InputError
-from tasks.reshard.cuts import Cutter
 from tasks.reshard.layouts.named import NamedLayout
-from tasks.reshard.slicing import World
 from tasks.reshard.units import Unit
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from day0.architecture.bound import BoundFamily
-from tasks.reshard.cuts import Cutter
+from day0.architecture.cuts import Cutter
+from day0.architecture.slicing import World
 from tasks.reshard.layouts.base import Layout, Place, Placed
-from tasks.reshard.slicing import World
 from tasks.reshard.units import Unit
 
 #: The least run of bytes that is worth a file of its own where blocks can be shared.

@@ -10,13 +10,13 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from day0.architecture.bound import BoundFamily, normalised
+from day0.architecture.cuts import Cut, Cutter, filled_up, in_halves, of_first_rows, zeros
 from day0.architecture.rules import Target
+from day0.architecture.slicing import World
 from day0.artifacts.shards import Dropped
 from day0.errors import InputError
 from day0.safetensors_header import DTYPE_BITS
-from tasks.reshard.cuts import Cut, Cutter, filled_up, in_halves, of_first_rows, zeros
 from tasks.reshard.layouts.base import Layout, Place, Placed
-from tasks.reshard.slicing import World
 from tasks.reshard.units import Unit, for_engine, is_mtp, is_transposed
 
 #: A unit's place among those that are joined, the unit, and what a rank has of it.

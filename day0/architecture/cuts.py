@@ -14,10 +14,9 @@ from functools import lru_cache
 from day0.architecture.bound import BoundRule
 from day0.architecture.grains import Grain
 from day0.architecture.rules import TOWERS
+from day0.architecture.slicing import Range, World, expert_range, rank_range
 from day0.errors import InputError
 from day0.safetensors_header import DTYPE_BITS
-from tasks.reshard.slicing import World, expert_range, rank_range
-from tasks.reshard.writes import Range
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,9 +6,21 @@ from dataclasses import dataclass
 
 from day0.architecture.pipeline import pipeline_stages
 from day0.errors import InputError
-from tasks.reshard.writes import Range, Rank
 
 MAX_RANKS = 4096
+
+#: [first, one past the last).
+Range = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Rank:
+    """Where a rank stands in each kind of parallelism. Ranks of one pipeline stage are neighbours."""
+
+    rank: int
+    tp: int
+    pp: int
+    ep: int
 
 
 @dataclass(frozen=True)
