@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 
@@ -39,8 +39,22 @@ def write_model(path: Path, folder: Path) -> Path:
     return folder
 
 
+class Stated(NamedTuple):
+    """A published figure: its value, and how far the true one may be from it by its digits."""
+
+    value: float
+    rounding: float
+
+
+def stated(text: str) -> Stated:
+    """A count as published: `671B`, `2.8T`, `5.1B`."""
+    digits, unit = text[:-1], {"M": 1e6, "B": 1e9, "T": 1e12}[text[-1]]
+    decimals = len(digits.partition(".")[2])
+    return Stated(float(digits) * unit, unit / 2 / 10**decimals)
+
+
 @cache
 def published() -> dict[str, dict[str, Any]]:
-    """What is published about each config, by the stem of its file: the keys are told in published.yaml."""
-    value: dict[str, dict[str, Any]] = yaml.safe_load((DATA / "published.yaml").read_text())["configs"]
-    return value
+    """What is published about each config, by the stem of its file; published.yaml says what the keys mean."""
+    table = yaml.safe_load((DATA / "published.yaml").read_text())
+    return {name: {**table["models"][entry["model"]], **entry} for name, entry in table["configs"].items()}
