@@ -12,6 +12,9 @@ from day0.architecture.keys import look_up
 from day0.artifacts.base import Frozen
 from day0.errors import InputError
 
+#: Most layers that are believed: sets of them are made, and a hostile config must not fill the memory.
+MOST_LAYERS = 10_000
+
 
 class LayerSet(Frozen):
     """Layers by the config. What is given narrows the set; it starts with all decoder layers, or those of `of`.
@@ -67,12 +70,14 @@ def resolve_layers(
     Raises:
         InputError: the config lacks what a set is read from, or it is of another kind or length; names the key.
     """
+    _believe(layers, "num_hidden_layers")
     found = {"all": frozenset(range(layers))}
     for name, rule in sets.items():
         chosen = frozenset[int]().union(*(found[base] for base in rule.of)) if rule.of else found["all"]
         if rule.start is not None or rule.end is not None:
             start = evaluate(rule.start, sizes, name) if rule.start else 0
             end = evaluate(rule.end, sizes, name) if rule.end else layers
+            _believe(end, f"the layer set {name!r} ({rule.end})")
             span = frozenset(range(start, end))
             chosen = span if end > layers and not rule.of else chosen & span
         if rule.every is not None:
@@ -86,6 +91,11 @@ def resolve_layers(
             chosen = frozenset()
         found[name] = chosen
     return found
+
+
+def _believe(layers: int, what: str) -> None:
+    if layers > MOST_LAYERS:
+        raise InputError(f"config.json: by {what} there are {layers:,} layers; at most {MOST_LAYERS:,} are believed")
 
 
 def _listed(rule: LayerSet, config: Mapping[str, Any], layers: int) -> frozenset[int]:
