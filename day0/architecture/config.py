@@ -1,7 +1,7 @@
-"""A model's config.json, read strictly: every value is checked, and an error names its key.
+"""What a model's config.json says beside the sizes, read strictly: every value is checked, an error names its key.
 
-Only what is there is believed. A default is used where the field's own library (transformers) defines one for the
-Llama family; anything that would change the model's shape and is not understood here is refused.
+The sizes are read by the family's rules (configs/families/). A default is used where the field's own library
+(transformers) defines one.
 """
 
 from __future__ import annotations
@@ -19,18 +19,11 @@ DTYPES = ("bfloat16", "float16", "float32")
 
 #: RoPE types under which `max_position_embeddings` already is the extended length; under the others the engine
 #: multiplies it by the factor (vLLM 0.32.0, config/model.py `_get_and_verify_max_len`).
-ALREADY_EXTENDED = ("default", "llama3", "yarn", "longrope")
+ALREADY_EXTENDED = ("default", "llama3", "yarn", "longrope", "su", "mrope", "proportional")
 MULTIPLIED = ("linear", "dynamic")
 
 #: Largest believable sizes. They only have to keep hostile numbers from reaching arithmetic and loops.
 LIMITS = {
-    "num_hidden_layers": 10_000,
-    "hidden_size": 1 << 20,
-    "intermediate_size": 1 << 22,
-    "num_attention_heads": 1 << 16,
-    "num_key_value_heads": 1 << 16,
-    "head_dim": 1 << 16,
-    "vocab_size": 1 << 26,
     "max_position_embeddings": 1 << 31,
 }
 
@@ -63,6 +56,8 @@ class ModelConfig:
     """The model came with Python code of its own (`auto_map`)."""
     text: Mapping[str, Any] = field(repr=False, compare=False)
     """The config of the language model, what it lacks taken from around it."""
+    notes: tuple[str, ...]
+    """What was read and is not known here, as warnings."""
     raw: Mapping[str, Any] = field(repr=False, compare=False)
 
     @property
@@ -78,8 +73,11 @@ TEXT = ("text_config", "language_config", "llm_config")
 
 def text_of(raw: Mapping[str, Any]) -> Mapping[str, Any]:
     """The language model's config within a model of several parts, over what stands around it."""
-    nested = next((raw[key] for key in TEXT if isinstance(raw.get(key), Mapping)), {})
-    return {**raw, **nested}
+    for key in TEXT:
+        nested = raw.get(key)
+        if isinstance(nested, Mapping):
+            return {**raw, **nested}
+    return raw
 
 
 def load_model_config(path: Path) -> ModelConfig:
@@ -107,16 +105,18 @@ def parse_model_config(raw: Mapping[str, Any], where: str) -> ModelConfig:
     """The checked facts of a config object; `where` names the file in errors."""
     text = text_of(raw)
     read = _Reader(text, where)
+    rope = _rope(read)
     return ModelConfig(
         model_type=model_type_of(raw, where),
         architectures=_Reader(raw, where).strings("architectures"),
         max_position_embeddings=read.count("max_position_embeddings"),
-        rope=_rope(read),
+        rope=rope,
         tied_embeddings=read.flag("tie_word_embeddings", default=False),
         dtype=_dtype(read),
         quantization=_quantization(read),
         remote_code=read.mapping("auto_map") is not None,
         text=text,
+        notes=_notes(rope),
         raw=raw,
     )
 
@@ -174,13 +174,19 @@ class _Reader:
 
 
 def _rope(read: _Reader) -> Rope:
-    """From `rope_parameters` (transformers 5) or `rope_theta` and `rope_scaling` (before)."""
+    """From `rope_parameters` (transformers 5) or `rope_theta` and `rope_scaling` (before).
+
+    Where kinds of layers have parameters of their own, those of full attention: they bound the context.
+    """
     key = "rope_parameters" if read.raw.get("rope_parameters") is not None else "rope_scaling"
-    scaling = _Reader(read.mapping(key) or {}, read.where, prefix=f"{key}.")
+    given = read.mapping(key) or {}
+    if given and all(isinstance(value, dict) for value in given.values()):
+        kind_of_layer = "full_attention" if "full_attention" in given else next(iter(given))
+        key, given = f"{key}.{kind_of_layer}", given[kind_of_layer]
+    scaling = _Reader(given, read.where, prefix=f"{key}.")
     kind = scaling.raw.get("rope_type", scaling.raw.get("type", "default"))
-    if not isinstance(kind, str) or kind not in ALREADY_EXTENDED + MULTIPLIED:
-        known = ", ".join(ALREADY_EXTENDED + MULTIPLIED)
-        raise InputError(f"{read.where}: {key} has the type {_shown(kind)}; known are {known}")
+    if not isinstance(kind, str) or not kind or len(kind) > 40:
+        raise InputError(f"{read.where}: {key} has the type {_shown(kind)}; it must be a name such as yarn")
     if kind in MULTIPLIED and scaling.raw.get("factor") is None:
         raise InputError(f"{read.where}: {key}.factor is missing; a {kind} scaling needs it")
     original = "original_max_position_embeddings"
@@ -193,6 +199,16 @@ def _rope(read: _Reader) -> Rope:
         theta=scaling.number("rope_theta", default=read.number("rope_theta", default=10_000.0)),
         factor=factor,
         original_context=holder.count(original) if holder.raw.get(original) is not None else None,
+    )
+
+
+def _notes(rope: Rope) -> tuple[str, ...]:
+    if rope.type in ALREADY_EXTENDED + MULTIPLIED:
+        return ()
+    known = ", ".join(ALREADY_EXTENDED + MULTIPLIED)
+    return (
+        f"positions are scaled by {rope.type!r}, which is not known here ({known}): "
+        f"max_position_embeddings is taken as the longest context",
     )
 
 

@@ -98,6 +98,8 @@ class Family(DecoderRules):
     """Placeholder → the size that counts it; null: as many as the checkpoint has."""
     tensors: tuple[TensorRule, ...] = ()
     layouts: dict[str, LayoutRule] = Field(default_factory=dict)
+    unused: dict[str, str] = Field(default_factory=dict)
+    """Keys that look like sizes and change nothing in these models, each with why."""
 
     def is_tied(self, config: Mapping[str, Any]) -> bool:
         """Whether the config says that output and input embedding are one matrix."""
