@@ -162,6 +162,17 @@ def find_family(config: Mapping[str, Any], folder: Path | None = None) -> Family
     )
 
 
+def all_families(folder: Path | None = None) -> tuple[Family, ...]:
+    """Every family that stands for model types of its own, by name."""
+    paths = sorted((folder or configs() / "families").glob("*.yaml"))
+    return tuple(family for path in paths if (family := _load(path, path.stat().st_mtime_ns)).model_types)
+
+
+def is_known(config: Mapping[str, Any]) -> bool:
+    """Whether some family names the config's `model_type`."""
+    return any(config.get("model_type") in family.model_types for family in all_families())
+
+
 def load_family(name: str, folder: Path | None = None) -> Family:
     """A family by its name, which is that of its file.
 

@@ -19,7 +19,7 @@ from day0.architecture.binding import bind
 from day0.architecture.bound import BoundFamily, BoundRule, normalised
 from day0.architecture.config import ModelConfig, model_type_of, parse_model_config
 from day0.architecture.decoder_rules import BoundAttention, BoundPosition, BoundRouting
-from day0.architecture.family import find_family
+from day0.architecture.resemblance import Recognised, recognise
 from day0.errors import InputError
 from day0.safetensors_header import TensorInfo
 
@@ -73,6 +73,8 @@ class Structure:
     family: BoundFamily
     groups: tuple[TensorGroup, ...]
     attention: tuple[LayerAttention, ...]
+    recognised: Recognised
+    """How the family was found."""
     stored_head: bool = False
     """Tied by its config, but with an output head of its own in the checkpoint."""
 
@@ -133,7 +135,8 @@ def structure_of(raw: Mapping[str, Any], where: str, tensors: Mapping[str, Tenso
     """
     model_type_of(raw, where)
     try:
-        bound = bind(find_family(raw), raw, tensors)
+        recognised = recognise(raw, tensors)
+        bound = bind(recognised.family, raw, tensors)
     except InputError as error:
         raise InputError(f"{where}: {error}") from error
     config = parse_model_config(raw, where)
@@ -145,7 +148,7 @@ def structure_of(raw: Mapping[str, Any], where: str, tensors: Mapping[str, Tenso
     stored_head = bound.tied and any(group.rule.rule.kind == "head" for group in groups)
     if stored_head:  # served, but the same matrix as the embedding: not counted again
         groups = tuple(group for group in groups if group.rule.rule.kind != "head")
-    return Structure(config, bound, groups, attention, stored_head)
+    return Structure(config, bound, groups, attention, recognised, stored_head)
 
 
 def _groups(bound: BoundFamily, present: Mapping[BoundRule, list[tuple[int, ...]]]) -> Iterator[TensorGroup]:

@@ -60,7 +60,7 @@ def command(
 ) -> Answer:
     import time
 
-    from day0.architecture.family import find_family
+    from day0.architecture.resemblance import recognise
     from day0.checkpoint import open_checkpoint
     from day0.errors import CheckFailed, InputError
     from day0.verdict import Verdict
@@ -76,7 +76,7 @@ def command(
     if dst.resolve().is_relative_to(src.resolve()):
         raise InputError(f"{dst} lies inside {src}; a checkpoint is not changed, give a folder outside it")
     checkpoint = open_checkpoint(src)
-    family = find_family(checkpoint.config)
+    family = recognise(checkpoint.config, checkpoint.tensors).family
     place = next(folder for folder in dst.resolve().parents if folder.is_dir())
     shard = checkpoint.path(next(iter(checkpoint.files)))
     block = BLOCK if layout == "hf" and not dry_run and supports_reflink(place, shard) else 0

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from day0.architecture.family import find_family
+from day0.architecture.resemblance import recognise
 from day0.artifacts.plan import ParallelPlan
 from day0.artifacts.shards import RankShards
 from day0.artifacts.snapshot import Snapshot
@@ -31,7 +31,7 @@ def reshard(snapshot: Snapshot, plan: ParallelPlan, settings: ReshardSettings) -
     checkpoint = open_checkpoint(Path(snapshot.location))  # of a survey: headers alone, enough to plan from
     writes = plan_writes(
         checkpoint,
-        find_family(checkpoint.config),
+        recognise(checkpoint.config, checkpoint.tensors).family,
         settings.layout,
         chosen.tp,
         chosen.pp,
