@@ -15,6 +15,9 @@ from day0.errors import InputError
 #: Most layers that are believed: sets of them are made, and a hostile config must not fill the memory.
 MOST_LAYERS = 10_000
 
+#: Entries that a list may have beyond the decoder's layers, for those of multi-token prediction.
+MOST_MORE = 8
+
 
 class LayerSet(Frozen):
     """Layers by the config. What is given narrows the set; it starts with all decoder layers, or those of `of`.
@@ -109,9 +112,19 @@ def _listed(rule: LayerSet, config: Mapping[str, Any], layers: int) -> frozenset
     if rule.base is not None:
         if not isinstance(value, list) or not all(type(number) is int for number in value):
             raise InputError(f"config.json: {key} must be a list of layer numbers")
-        return frozenset(number - rule.base for number in value)
-    if not isinstance(value, list | str) or len(value) < layers:
+        numbers = frozenset(number - rule.base for number in value)
+        if outside := sorted(number for number in numbers if not 0 <= number < layers + MOST_MORE):
+            raise InputError(
+                f"config.json: {key} has the layer {str(outside[0] + rule.base)[:40]}; they count from {rule.base}, "
+                f"and there are {layers}"
+            )
+        return numbers
+    if not isinstance(value, list | str):
         raise InputError(f"config.json: {key} must have an entry for each of the {layers} layers")
+    if not layers <= len(value) <= layers + MOST_MORE:
+        raise InputError(
+            f"config.json: {key} has {len(value):,} entries for the {layers} layers; one of the two is wrong"
+        )
     if rule.values is None:
         return frozenset(layer for layer, entry in enumerate(value) if entry)
     return frozenset(layer for layer, entry in enumerate(value) if entry in rule.values)
