@@ -154,12 +154,12 @@ def structure_of(raw: Mapping[str, Any], where: str, tensors: Mapping[str, Tenso
 def _groups(bound: BoundFamily, present: Mapping[BoundRule, list[tuple[int, ...]]]) -> Iterator[TensorGroup]:
     """Rules that must be there by the config, and those that may be, as far as the checkpoint has them."""
     for rule in bound.rules:
-        if rule.optional:
+        if rule.optional or rule in present:
             yield from _stored_group(bound, rule, present.get(rule, []))
             continue
         copies = math.prod(1 if held is None else len(held) for n, held in rule.numbers.items() if n != "layer")
         if "layer" not in rule.places:
-            yield TensorGroup(rule, None, copies, _named_mtp(rule))
+            yield TensorGroup(rule, None, copies, named_mtp(rule))
             continue
         listed = sorted(rule.numbers["layer"] or ())
         yield from _split(rule, dict.fromkeys(listed, copies), bound.layers)
@@ -170,7 +170,7 @@ def _stored_group(bound: BoundFamily, rule: BoundRule, present: list[tuple[int, 
         return
     place = rule.places.get("layer")
     if place is None:
-        yield TensorGroup(rule, None, len(present), _named_mtp(rule))
+        yield TensorGroup(rule, None, len(present), named_mtp(rule))
         return
     copies: dict[int, int] = defaultdict(int)
     for numbers in present:
@@ -182,19 +182,19 @@ def _split(rule: BoundRule, copies: Mapping[int, int], layers: int) -> Iterator[
     """One group for all layers with as many copies, the decoder's apart from those of multi-token prediction."""
     sets: dict[tuple[int, bool], list[int]] = defaultdict(list)
     for layer, count in copies.items():
-        sets[count, _named_mtp(rule) or layer >= layers].append(layer)
+        sets[count, named_mtp(rule) or layer >= layers].append(layer)
     for (count, mtp), listed in sets.items():
         yield TensorGroup(rule, tuple(sorted(listed)), count, mtp)
 
 
-def _named_mtp(rule: BoundRule) -> bool:
+def named_mtp(rule: BoundRule) -> bool:
     """Multi-token prediction in modules of its own."""
     return rule.rule.kind == "mtp" or rule.name.startswith("mtp.") or ".mtp." in rule.name
 
 
 def _optional_numbers(bound: BoundFamily, tensors: Mapping[str, TensorInfo]) -> dict[BoundRule, list[tuple[int, ...]]]:
-    """Of each rule that need not be there, the numbers of the weights that the checkpoint has."""
-    stems = tuple(normalised(rule.name)[0].removesuffix(".weight") for rule in bound.rules if rule.optional)
+    """Of each rule that need not be there, or as often as the checkpoint says, the numbers of the weights it has."""
+    stems = tuple(normalised(rule.name)[0].removesuffix(".weight") for rule in bound.rules if _left_open(rule))
     found: dict[BoundRule, list[tuple[int, ...]]] = defaultdict(list)
     wanted: dict[str, bool] = {}
     for tensor in tensors.values():
@@ -203,9 +203,14 @@ def _optional_numbers(bound: BoundFamily, tensors: Mapping[str, TensorInfo]) -> 
             wanted[key] = bool(stems) and key.startswith(stems)
         if wanted[key]:
             match = bound.find(tensor)
-            if match and match.rule.optional and (match.companion is None or match.companion.role == "packed"):
+            if match and _left_open(match.rule) and (match.companion is None or match.companion.role == "packed"):
                 found[match.rule].append(match.numbers)
     return found
+
+
+def _left_open(rule: BoundRule) -> bool:
+    """Whether the config does not say how many such tensors there are."""
+    return rule.optional or rule.count is None
 
 
 def _attention(listed: Iterable[BoundAttention]) -> Iterator[LayerAttention]:
