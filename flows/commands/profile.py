@@ -11,7 +11,7 @@ from flows import output
 from flows.output import Answer
 
 #: What `--json` shows of the artifact, and no more: scripts rely on it.
-KEYS = ("architecture", "parameters", "context_length", "kv_cache", "checkpoint", "warnings")
+KEYS = ("architecture", "parameters", "context_length", "kv_cache", "checkpoint", "differences", "warnings")
 
 
 @output.command()
@@ -23,7 +23,13 @@ KEYS = ("architecture", "parameters", "context_length", "kv_cache", "checkpoint"
     "--concurrency", type=click.IntRange(1, 1_000_000), default=1, show_default=True, help="Sequences at once."
 )
 @click.option("--kv-dtype", default="bfloat16", show_default=True, help="Of the KV cache, such as bfloat16 or fp8.")
-def command(path: Path, context: int | None, concurrency: int, kv_dtype: str) -> Answer:
+@click.option("--index-dtype", help="Of an indexer's keys; by default that of the KV cache.")
+@click.option("--page", type=click.IntRange(1, 1 << 20), default=16, show_default=True, help="Tokens of a cache page.")
+@click.option("--target", help="A file of configs/targets/ whose roofline is drawn, such as h200.")
+@click.option(
+    "--library", is_flag=True, help="Count the library's own modules too (transformers on the meta device, apart)."
+)
+def command(path: Path, **options: Any) -> Answer:
     """Read a model from its config and tensor headers.
 
     PATH is a model folder, or a config.json alone. No weights are read, and no code of the model's is run.
@@ -32,8 +38,7 @@ def command(path: Path, context: int | None, concurrency: int, kv_dtype: str) ->
     from tasks.profile.describe import describe_model
     from tasks.profile.settings import ProfileSettings
 
-    settings = ProfileSettings(context=context, concurrency=concurrency, kv_dtype=kv_dtype)
-    profile = describe_model(path, settings)
+    profile = describe_model(path, ProfileSettings.model_validate(options))
     content: dict[str, Any] = profile.to_json()
 
     def show() -> None:
