@@ -7,8 +7,11 @@ from day0.errors import InputError
 #: Bytes of one element, by the name that torch and the engines use.
 BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "fp8": 1, "fp8_e4m3": 1, "fp8_e5m2": 1}
 
+#: A form of latent caches that mixes widths (vLLM): the layer says how many bytes an entry has.
+PACKED_LATENT = "fp8_ds_mla"
+
 WEIGHT_DTYPES = ("bfloat16", "float16", "float32")
-KV_DTYPES = tuple(BYTES)
+KV_DTYPES = (*BYTES, PACKED_LATENT)
 
 _SHORT = {"bf16": "bfloat16", "fp16": "float16", "half": "float16", "fp32": "float32", "float": "float32"}
 

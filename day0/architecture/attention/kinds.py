@@ -5,11 +5,18 @@ from __future__ import annotations
 from dataclasses import MISSING, fields
 
 from day0.architecture.attention.base import Attention
-from day0.architecture.attention.full import FullAttention
+from day0.architecture.attention.block_sparse import BlockSparseAttention
+from day0.architecture.attention.compressed import CompressedAttention
+from day0.architecture.attention.full import ChunkedAttention, CrossAttention, FullAttention, SlidingAttention
+from day0.architecture.attention.latent import LatentAttention, SparseLatentAttention
+from day0.architecture.attention.recurrent import DeltaNet, KimiDelta, LightningAttention, Mamba2
 from day0.architecture.decoder_rules import BoundAttention
 from day0.errors import InputError
 
-CLASSES: tuple[type[Attention], ...] = (FullAttention,)
+CLASSES: tuple[type[Attention], ...] = (
+    FullAttention, SlidingAttention, ChunkedAttention, LatentAttention, SparseLatentAttention, CompressedAttention,
+    BlockSparseAttention, DeltaNet, KimiDelta, Mamba2, LightningAttention, CrossAttention,
+)  # fmt: skip
 KINDS = {chosen.kind: chosen for chosen in CLASSES}
 
 
