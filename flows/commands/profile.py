@@ -29,7 +29,8 @@ KEYS = ("architecture", "parameters", "context_length", "kv_cache", "checkpoint"
 @click.option(
     "--library", is_flag=True, help="Count the library's own modules too (transformers on the meta device, apart)."
 )
-def command(path: Path, **options: Any) -> Answer:
+@click.option("--html", type=click.Path(dir_okay=False, path_type=Path), help="Write the profile as a page too.")
+def command(path: Path, html: Path | None, **options: Any) -> Answer:
     """Read a model from its config and tensor headers.
 
     PATH is a model folder, or a config.json alone. No weights are read, and no code of the model's is run.
@@ -40,6 +41,13 @@ def command(path: Path, **options: Any) -> Answer:
 
     profile = describe_model(path, ProfileSettings.model_validate(options))
     content: dict[str, Any] = profile.to_json()
+    if html is not None:
+        from day0.files import atomic_write
+        from tasks.profile.report import render_profile
+
+        name = path.resolve().name if path.is_dir() else path.stem
+        with atomic_write(html) as file:
+            file.write(render_profile(profile, name).encode())
 
     def show() -> None:
         from rich.console import Console

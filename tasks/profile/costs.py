@@ -81,7 +81,9 @@ def _phase(work: RankWork, tokens: int) -> dict[str, Any]:
 def _roofline(classes: Sequence[ClassWork], target: Target) -> dict[str, Any]:
     found = _bounds(classes, target)
     slowest = max((bound for bound in found if bound.seconds is not None), key=lambda b: b.seconds or 0.0, default=None)
+    rate, bandwidth = target.flops.get("bfloat16"), target.bandwidth
     return {
+        "ridge": rate.value / bandwidth.value if rate and bandwidth else None,
         "least_seconds": least_seconds(found),
         "bound": None if slowest is None else slowest.name,
         "bound_by": None if slowest is None else slowest.by,

@@ -13,6 +13,7 @@ import jinja2
 from markupsafe import Markup
 
 from day0.errors import Day0Error
+from day0.profile_plots import profile_plots
 from day0.verdict import Rung, Verdict, worst
 from tasks.recipe import plots
 from tasks.recipe.evidence import Evidence, milliseconds, rows, size
@@ -119,8 +120,8 @@ def _plots(evidence: Evidence, records: Path | None) -> Iterator[tuple[str, Mark
         yield "Latency by concurrency and prefix cache", Markup(plots.latency(cells))
     if records is not None and (by_cell := _gaps(records)):
         yield "Inter-token latency, all tokens", Markup(plots.gaps(by_cell))
-    if evidence.profile.parameters.by_kind:
-        yield "Parameters", Markup(plots.parameters(evidence.profile.parameters))
+    for caption, svg in profile_plots(evidence.profile):
+        yield caption, Markup(svg)
     if evidence.plan.chosen:
         yield "Memory of the fullest device", Markup(plots.memory(evidence.plan.chosen.per_device))
 

@@ -32,7 +32,13 @@ def profile(tied: bool) -> Profile:
         context=100,
         concurrency=1,
         kv_cache=KVCache(
-            dtype="bfloat16", bytes_per_token=8, bytes_per_sequence=100, bytes_at_context=900, by_layer_kind=()
+            dtype="bfloat16",
+            index_dtype="bfloat16",
+            state_dtype="float32",
+            bytes_per_token=8,
+            bytes_per_sequence=100,
+            bytes_at_context=900,
+            by_layer_kind=(),
         ),
         checkpoint=None,
     )

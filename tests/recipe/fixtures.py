@@ -138,7 +138,8 @@ def evidence(runtime: Runtime = "process", text: str = "plain", path: str = "/mo
             ),
             context_length=8192, context=2048, concurrency=4,
             kv_cache=KVCache(
-                dtype="bfloat16", bytes_per_token=23040, bytes_per_sequence=0, bytes_at_context=4 * 2048 * 23040,
+                dtype="bfloat16", index_dtype="bfloat16", state_dtype="float32", bytes_per_token=23040,
+                bytes_per_sequence=0, bytes_at_context=4 * 2048 * 23040,
                 by_layer_kind=(),
             ),
             checkpoint=CheckpointSize(files=3, tensors=272, bytes=269_030_016),
