@@ -28,7 +28,7 @@ def read_yaml(path: Path) -> Any:
         return yaml.load(path.read_text(encoding="utf-8"), Loader=_LOADER)
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path} cannot be read: {error}") from error
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # the latter two: a huge number, too deep a nesting
         raise InputError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from error
 
 

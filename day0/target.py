@@ -3,90 +3,80 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
-from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic import Field, ValidationInfo, field_validator
 
 from day0.artifacts.base import Frozen
 from day0.config import named_config
 from day0.errors import InputError
 from day0.home import configs
+from day0.target_figures import (
+    FLOPS,
+    FORMATS,
+    Amount,
+    DTypes,
+    Efficiency,
+    EngineMemory,
+    Format,
+    Fp8Format,
+    Memory,
+    Price,
+    Rate,
+    Seconds,
+)
+
+__all__ = ["GIB", "EngineMemory", "Rate", "Target", "load_target", "machine_memory"]
 
 GIB = 1 << 30
 
-Source = Annotated[str, Field(min_length=1)]
-"""Where a figure is from: a data sheet, a log, a measurement and its conditions."""
-
-
-class Amount(Frozen):
-    """A count of devices or bytes."""
-
-    value: NonNegativeInt
-    source: Source
-
-
-class Rate(Frozen):
-    """Bytes or FLOPs per second."""
-
-    value: PositiveFloat
-    source: Source
-
-
-class Memory(Frozen):
-    """Memory of one device, bytes."""
-
-    bytes: PositiveInt | Literal["auto"]
-    """`auto`: measured on this machine, the memory that its operating system and control group allow."""
-    reserve: NonNegativeInt = 0
-    """With `auto`: bytes left to the rest of the machine."""
-    shared: bool = False
-    """All devices of a node share one memory (the ranks of an engine on a CPU): each gets its part."""
-    source: Source
-
-
-class EngineMemory(Frozen):
-    """What an engine takes on each device beside weights, KV cache and activations."""
-
-    per_device: Amount
-    per_device_parallel: Amount
-    """In the place of `per_device` where tensor or pipeline parallelism is used: communication buffers too."""
-    per_node: Amount
-    """Once on each node, on shared memory: the processes that serve and schedule."""
-    unused_share: Annotated[NonNegativeFloat, Field(lt=1)]
-    """Share of the device's memory that the engine leaves alone (vLLM: 1 - gpu_memory_utilization)."""
-    unused_share_source: Source
-    kv_block_tokens: PositiveInt
-    """The KV cache is handed out in blocks of so many tokens."""
-    batched_tokens: PositiveInt
-    """Most tokens of one forward pass (vLLM's max_num_batched_tokens); activations are sized for it."""
-    prompt_logits: NonNegativeInt
-    """Rows of logits over the vocabulary that are made at once where a request asks for its prompt's
-    log-probabilities, as smoke does."""
-    defaults_source: Source
-
-
-class DTypes(Frozen):
-    """What the target computes with and can hold, in the names of torch."""
-
-    weights: tuple[str, ...]
-    kv_cache: tuple[str, ...]
-    source: Source
+#: Figures whose absence `Target.unknown` reports, beside those of tables.
+_OPTIONAL = (
+    "bandwidth",
+    "link_bandwidth",
+    "link_latency",
+    "scale_out",
+    "scale_out_latency",
+    "host_link",
+    "hourly_price",
+)
 
 
 class Target(Frozen):
-    """An accelerator as day0 plans for it and runs on it."""
+    """An accelerator as day0 plans for it and runs on it. A device is what the engine counts as one: a die of an
+    Ascend 910C, one of the two chips of an Iluvatar BI-V150.
+    """
 
     description: str
     devices_per_node: Amount
     memory: Memory
     bandwidth: Rate | None = None
-    """Of one device's memory, bytes per second. None: not known before it is measured on the machine."""
+    """Of one device's memory, bytes per second."""
     flops: dict[str, Rate] = Field(default_factory=dict)
-    """Dense matrix work of one device by dtype, FLOPs per second."""
+    """Matrix work of one device, FLOPs (or integer operations) per second, without sparsity, by the names of `FLOPS`:
+    the dtype of both factors."""
     link_bandwidth: Rate | None = None
-    """Between two devices of a node, bytes per second in one direction."""
+    """What one device sends to the others of its scale-up domain, all its links together, bytes per second in one
+    direction."""
+    pair_bandwidth: Rate | None = None
+    """The same between two devices, where they are joined without a switch and a pair has only some of the links.
+    None: a pair has all."""
+    link_latency: Seconds | None = None
+    scale_up_devices: Amount | None = None
+    """Devices that the scale-up links join. None: those of a node."""
+    scale_out: Rate | None = None
+    """What one device sends to devices outside its domain, bytes per second in one direction."""
+    scale_out_latency: Seconds | None = None
+    host_link: Rate | None = None
+    """Between a device and its host's memory, bytes per second in one direction; what offload and loading cost."""
     dtypes: DTypes
-    engine_memory: EngineMemory
+    formats: dict[str, Format] = Field(default_factory=dict)
+    """What becomes of quantised weights, by the names of `FORMATS`; a format that is not listed is not known."""
+    fp8_format: Fp8Format | None = None
+    """None where the device does not compute with 8-bit floats, or where it is not known."""
+    efficiency: Efficiency = Efficiency()
+    hourly_price: Price | None = None
+    engine_memory: EngineMemory = EngineMemory()
     engines: Annotated[tuple[str, ...], Field(min_length=1)]
     """Names of files in configs/engines/; the first is the default."""
     image: str
@@ -97,6 +87,15 @@ class Target(Frozen):
     """Name of the operator list that coverage is judged by."""
     work_pool: str
     """The Prefect work pool whose workers sit beside this accelerator."""
+
+    @field_validator("flops", "formats")
+    @classmethod
+    def _names(cls, table: dict[str, object], info: ValidationInfo) -> dict[str, object]:
+        allowed = FORMATS if info.field_name == "formats" else FLOPS
+        wrong = next((name for name in table if name not in allowed), None)
+        if wrong is not None:
+            raise ValueError(f"{wrong!r} is none of {', '.join(allowed)}")
+        return table
 
     def node_memory(self) -> int:
         """Bytes of one device, or of all of a node's where they share one memory, after the reserve.
@@ -112,6 +111,61 @@ class Target(Frozen):
                 f"{self.memory.reserve / GIB:.1f} GiB: lower the reserve in the target's config or give --device-memory"
             )
         return usable
+
+    @property
+    def scale_up(self) -> int:
+        """Devices of one scale-up domain, at least those of a node."""
+        return max(self.devices_per_node.value, self.scale_up_devices.value if self.scale_up_devices else 0)
+
+    def group_bandwidth(self, devices: int) -> float | None:
+        """Bytes per second, in one direction, that each of `devices` devices can send to the others of its group.
+
+        Within a scale-up domain that is all the links, or those to the group's members where there is no switch;
+        beyond it the link between nodes, or the slower of the two. None: a link that is needed is not known.
+        """
+        within = self.link_bandwidth.value if self.link_bandwidth else None
+        if devices <= self.scale_up:
+            if within is not None and self.pair_bandwidth is not None:
+                return min(within, max(1, devices - 1) * self.pair_bandwidth.value)
+            return within
+        if within is None or self.scale_out is None:
+            return None
+        return min(within, self.scale_out.value)
+
+    def holds(self, weights: str) -> bool | None:
+        """Whether weights of a quantised format stay in it in the device's memory; None: not known."""
+        known = self.formats.get(weights)
+        return None if known is None else known.compute != "none"
+
+    def computes(self, weights: str) -> bool | None:
+        """Whether the device multiplies in a quantised format; None: not known."""
+        known = self.formats.get(weights)
+        return None if known is None else known.compute == "native"
+
+    def unknown(self) -> tuple[str, ...]:
+        """The figures that no source gives, and those that are assumed, by their names in the file.
+
+        FLOPs are missed for the dtypes of weights and for the formats that the device computes in.
+        """
+        computed = (*self.dtypes.weights, *(name for name in FORMATS if self.computes(name)))
+        fp8 = any(self.computes(name) for name in ("fp8", "fp8_block", "mxfp8"))
+        return (
+            *(name for name in _OPTIONAL if getattr(self, name) is None),
+            *(f"flops.{name}" for name in computed if _rate_name(name) not in self.flops),
+            *(f"formats.{name}" for name in FORMATS if name not in self.formats),
+            *(("fp8_format",) if fp8 and self.fp8_format is None else ()),
+            *(f"efficiency.{name}" for name in Efficiency.model_fields if getattr(self.efficiency, name) is None),
+            *self.assumed(),
+        )
+
+    def assumed(self) -> tuple[str, ...]:
+        """The part of `unknown` that has a value all the same, which day0 assumes (see EngineMemory)."""
+        return tuple(f"engine_memory.{name}" for name in self.engine_memory.assumed())
+
+
+def _rate_name(computed: str) -> str:
+    """By which name of `Target.flops` work in a dtype or format is counted: all 8-bit floats are as fast."""
+    return "fp8" if computed in ("fp8_block", "mxfp8") else computed
 
 
 def load_target(name: str) -> Target:
