@@ -12,10 +12,9 @@ from typing import Literal
 
 from day0.architecture.work import ClassWork
 
-#: Format that weights are stored in → the dtype of the arithmetic that computes with it, where a target has it.
-ARITHMETIC = {
-    "fp8": "fp8", "fp8_block": "fp8", "mxfp8": "fp8", "mxfp4": "fp4", "nvfp4": "fp4", "int8": "int8",
-}  # fmt: skip
+#: Format that weights are stored in → the dtype of the arithmetic that computes with it, where they differ. Weights of
+#: 4-bit integers are computed out as they are read.
+ARITHMETIC = {"fp8_block": "fp8", "mxfp8": "fp8", "int4": "bfloat16"}
 
 #: What every format can be computed out to.
 COMPUTED_OUT = "bfloat16"

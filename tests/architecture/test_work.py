@@ -174,4 +174,5 @@ def test_the_roofline_is_the_longer_of_computing_and_moving_class_by_class() -> 
 
 def test_what_a_target_does_not_compute_in_is_computed_out() -> None:
     assert arithmetic_dtype("mxfp4", {"fp8": 1.0, "bfloat16": 1.0}) == "bfloat16"
-    assert arithmetic_dtype("nvfp4", {"fp4": 1.0, "bfloat16": 1.0}) == "fp4"
+    assert arithmetic_dtype("nvfp4", {"nvfp4": 1.0, "bfloat16": 1.0}) == "nvfp4"
+    assert arithmetic_dtype("int4", {"int4": 1.0, "bfloat16": 1.0}) == "bfloat16"
