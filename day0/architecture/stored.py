@@ -1,196 +1,36 @@
-"""What is stored of a model: its tensors as a checkpoint has them, exactly from headers or predicted from the config.
+"""What is stored of a model: exactly, by a checkpoint's headers; predicted, by its config; after a conversion.
 
 Kept by rules as the structure is: tensors of one rule that are stored alike are one group, so that a checkpoint of half
 a million tensors is some hundred groups, and whatever is asked of them costs milliseconds.
+
+Predicted are the tensors of the published checkpoints as far as their configs tell them: what is not quantised is taken
+to be in the config's dtype, and a few tensors to be in float32 because their makers store them so
+(configs/quantization.yaml).
 """
 
 from __future__ import annotations
 
-import math
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from functools import cached_property
-from typing import Literal
+from dataclasses import replace
+from typing import TypeVar
 
 from day0.architecture.bound import BoundFamily, BoundRule, Match
-from day0.architecture.cuts import nbytes
 from day0.architecture.dtypes import SAFETENSORS
-from day0.architecture.grains import Grain
-from day0.architecture.quantised import Companion
-from day0.architecture.structure import named_mtp
+from day0.architecture.grains import WHOLE, Grain, grains
+from day0.architecture.quantised import Companion, companions, quantised
+from day0.architecture.quantization import Part, Quantization, Sized, plain_dtypes
+from day0.architecture.stored_groups import Amount, Stored, StoredGroup, meet
+from day0.architecture.structure import Structure, TensorGroup, named_mtp
+from day0.architecture.weight_dtypes import ScaleRule, WeightDtype, weight_dtype_of
+from day0.errors import InputError
 from day0.safetensors_header import TensorInfo
 
-#: What stored elements are: parameters, what belongs to quantised ones, and what is none. `copies` are matrices stored
-#: once more: multi-token prediction's own embedding and head, the head of a tied model.
-Role = Literal["weights", "packed", "mtp", "scales", "offsets", "orders", "records", "buffers", "tables", "copies"]
+__all__ = ["Amount", "Stored", "StoredGroup", "converted", "stored_from_config", "stored_from_headers"]
 
-_BESIDE: Mapping[str, Role] = {"scale": "scales", "offset": "offsets", "order": "orders", "whole": "records"}
-_FP8 = ("F8_E4M3", "F8_E5M2", "F8_E4M3FNUZ", "F8_E5M2FNUZ")
-_EXPONENTS = ("U8", "F8_E8M0")
+T = TypeVar("T")
 
-
-@dataclass(frozen=True)
-class StoredGroup:
-    """Tensors of one rule that are stored alike: `copies` in each of `layers` (None: outside of layers)."""
-
-    rule: BoundRule
-    companion: Companion | None
-    dtype: str
-    """As the safetensors format calls it."""
-    shape: tuple[int, ...]
-    grains: tuple[Grain, ...]
-    layers: tuple[int, ...] | None
-    copies: int
-    mtp: bool
-
-    @property
-    def kind(self) -> str:
-        """What it is for, as `TensorGroup.kind` has it."""
-        own = self.rule.rule.kind
-        return "mtp" if self.mtp and own != "buffer" else own
-
-    @property
-    def is_weight(self) -> bool:
-        return self.companion is None or self.companion.role == "packed"
-
-    @property
-    def packed(self) -> bool:
-        """Several values in one stored element."""
-        return self.is_weight and math.prod(self.shape) < math.prod(self.rule.shape)
-
-    @property
-    def tensors(self) -> int:
-        return self.copies * (1 if self.layers is None else len(self.layers))
-
-    @property
-    def nbytes(self) -> int:
-        """Of one tensor."""
-        return nbytes(self.dtype, self.shape)
-
-    @property
-    def bytes(self) -> int:
-        return self.nbytes * self.tensors
-
-    @property
-    def elements(self) -> int:
-        """As they are stored."""
-        return math.prod(self.shape) * self.tensors
-
-    @property
-    def parameters(self) -> int:
-        """Unpacked elements of weights."""
-        weight = self.is_weight and self.rule.rule.kind != "buffer"
-        return math.prod(self.rule.shape) * self.tensors if weight else 0
-
-
-@dataclass(frozen=True)
-class Amount:
-    """How much there is of something. `parameters` are counted unpacked, `elements` as they are stored."""
-
-    tensors: int = 0
-    elements: int = 0
-    bytes: int = 0
-    parameters: int = 0
-
-    def with_group(self, group: StoredGroup) -> Amount:
-        return Amount(
-            self.tensors + group.tensors,
-            self.elements + group.elements,
-            self.bytes + group.bytes,
-            self.parameters + group.parameters,
-        )
-
-
-@dataclass(frozen=True)
-class Stored:
-    """Everything that is stored of a model."""
-
-    groups: tuple[StoredGroup, ...]
-    source: Literal["headers", "config"]
-    tied: bool = False
-    """The output head is the embedding; one that is stored all the same is a copy."""
-
-    @cached_property
-    def bytes(self) -> int:
-        return sum(group.bytes for group in self.groups)
-
-    @cached_property
-    def elements(self) -> int:
-        """As they are stored."""
-        return sum(group.elements for group in self.groups)
-
-    @cached_property
-    def parameters(self) -> int:
-        """Of the model itself: without multi-token prediction, and without what is stored once more."""
-        return sum(self.by_role[role].parameters for role in ("weights", "packed") if role in self.by_role)
-
-    @cached_property
-    def by_role(self) -> Mapping[Role, Amount]:
-        """Every tensor once; the elements add up to those of the headers."""
-        found: dict[Role, Amount] = {}
-        for group in self.groups:
-            role = self.role(group)
-            found[role] = found.get(role, Amount()).with_group(group)
-        return found
-
-    def role(self, group: StoredGroup) -> Role:
-        own = group.rule.rule.kind
-        if not group.is_weight and group.companion and group.companion.role:
-            return _BESIDE[group.companion.role]
-        if own == "buffer":
-            return "buffers" if group.dtype in SAFETENSORS else "tables"
-        if self.copied(group):
-            return "copies"
-        if group.mtp:
-            return "mtp"
-        return "packed" if group.packed else "weights"
-
-    def copied(self, group: StoredGroup) -> bool:
-        """Whether a weight is the model's embedding or head once more."""
-        if group.mtp:
-            return group.rule.shape == self._embedding
-        return self.tied and group.rule.rule.kind == "head" and group.rule.shape == self._embedding
-
-    @cached_property
-    def _embedding(self) -> tuple[int, ...]:
-        shapes = (g.rule.shape for g in self.groups if g.rule.rule.kind == "embedding" and not g.mtp)
-        return next((shape for shape in shapes if len(shape) == 2), ())
-
-    def format_of(self, rule: BoundRule) -> str:
-        """How most values of a rule's weights are stored: `bfloat16`, `float32`, `fp8`, `fp8_block`, `mxfp8`,
-        `mxfp4`, `nvfp4`, `int8`, `int4`, or the dtype's own name where it is none of these."""
-        counts: Counter[str] = Counter()
-        for group in self._of_rule.get(rule, ()):
-            if group.is_weight:
-                counts[self.group_format(group)] += group.tensors
-        return counts.most_common(1)[0][0] if counts else "absent"
-
-    def formats(self, kind: str | None = None) -> dict[str, int]:
-        """Parameters by how they are stored, most first; of one kind, or of all."""
-        counts: Counter[str] = Counter()
-        for group in self.groups:
-            if group.parameters and kind in (None, group.kind):
-                counts[self.group_format(group)] += group.parameters
-        return dict(counts.most_common())
-
-    def group_format(self, group: StoredGroup) -> str:
-        """How the values of one group of weights are stored."""
-        scale = next((beside for beside in self.beside(group) if beside.companion and _is_scale(beside)), None)
-        return _format(group, scale)
-
-    def beside(self, group: StoredGroup) -> Iterator[StoredGroup]:
-        """What stands beside a group of weights."""
-        for other in self._of_rule.get(group.rule, ()):
-            if not other.is_weight and other.mtp == group.mtp and _meet(other.layers, group.layers):
-                yield other
-
-    @cached_property
-    def _of_rule(self) -> Mapping[BoundRule, list[StoredGroup]]:
-        found: dict[BoundRule, list[StoredGroup]] = defaultdict(list)
-        for group in self.groups:
-            found[group.rule].append(group)
-        return found
+_NAMES = {name: dtype for dtype, name in SAFETENSORS.items()}
 
 
 def stored_from_headers(bound: BoundFamily, tensors: Mapping[str, TensorInfo]) -> Stored:
@@ -228,28 +68,195 @@ def split_layers(
         yield None if outside else tuple(sorted(listed)), copies, mtp
 
 
-def _meet(some: tuple[int, ...] | None, others: tuple[int, ...] | None) -> bool:
-    if some is None or others is None:
-        return some is others
-    return some is others or not set(some).isdisjoint(others)
+def stored_from_config(structure: Structure, quantization: Quantization | None) -> Stored:
+    """What a checkpoint of this model holds, predicted."""
+    own = _NAMES[structure.config.dtype or "bfloat16"]
+    plain = plain_dtypes(structure.config.raw)
+    groups: list[StoredGroup] = []
+    for group in structure.groups:
+        name = group.rule.name
+        dtype = next((dtype for pattern, dtype in plain if pattern.match(name)), own)
+        for sized, layers in _forms(group, quantization):
+            if sized is None:
+                groups.append(_plain(group, layers, dtype))
+            else:
+                groups += _quantised(group, layers, sized)
+    if structure.stored_head:
+        groups += _tied_head(structure, own)
+    return Stored(tuple(groups), "config", structure.family.tied)
 
 
-def _is_scale(group: StoredGroup) -> bool:
-    return group.companion is not None and group.companion.role == "scale"
+def _forms(
+    group: TensorGroup, quantization: Quantization | None
+) -> Iterator[tuple[Sized | None, tuple[int, ...] | None]]:
+    """The layers of a group by how their weights are stored. Copies within a layer (experts) are taken to be alike."""
+    if quantization is None:
+        yield None, group.layers
+        return
+    others = {name: 0 for name in group.rule.places if name != "layer"}
+    if group.layers is None:
+        yield quantization.format_of(group.rule.named(others), group.rule), None
+        return
+    found: dict[str, tuple[Sized | None, list[int]]] = {}
+    for layer in group.layers:
+        sized = quantization.format_of(group.rule.named({"layer": layer, **others}), group.rule)
+        key = repr(sized) if sized else ""
+        found.setdefault(key, (sized, []))[1].append(layer)
+    for sized, layers in found.values():
+        yield sized, tuple(layers)
 
 
-def _format(group: StoredGroup, scale: StoredGroup | None) -> str:
-    if group.dtype in SAFETENSORS:
-        return SAFETENSORS[group.dtype]
-    if group.dtype in _FP8:
-        if scale is None:
-            return "fp8"
-        sizes = [grain.size for grain in scale.grains[-2:]]
-        if scale.dtype in _EXPONENTS and sizes == [1, 32]:
-            return "mxfp8"
-        return "fp8_block" if len(sizes) == 2 and max(sizes) > 1 else "fp8"
-    if group.dtype == "F4" or (group.packed and group.dtype in ("U8", "I8")):
-        return "nvfp4" if scale is not None and scale.dtype == "F8_E4M3" else "mxfp4"
-    if group.packed and group.dtype in ("I32", "U32"):
-        return "int4" if math.prod(group.rule.shape) > 4 * math.prod(group.shape) else "int8"
-    return {"I8": "int8", "U8": "uint8"}.get(group.dtype, group.dtype)
+def _plain(group: TensorGroup, layers: tuple[int, ...] | None, dtype: str) -> StoredGroup:
+    shape, grain = group.rule.shape, whole(group.rule)
+    if group.rule.rule.plain_transposed:
+        shape, grain = exchanged(shape), exchanged(grain)
+    return StoredGroup(group.rule, None, dtype, shape, grain, layers, group.copies, group.mtp)
+
+
+def _quantised(group: TensorGroup, layers: tuple[int, ...] | None, sized: Sized) -> Iterator[StoredGroup]:
+    for part in (sized.form.weight, *sized.beside()):
+        companion, shape = _companion(part, group.rule), _shape(part, group.rule, sized)
+        grain = grains(shape, group.rule.shape, part.dtype, companion)
+        if grain is None:
+            raise InputError(
+                f"{group.rule.name}: {part.dtype} {list(shape)} for {list(group.rule.shape)}, as its quantisation "
+                f"({sized.name}) makes it, is not known to be divided; its block sizes must be powers of two"
+            )
+        yield StoredGroup(group.rule, companion, part.dtype, shape, grain, layers, group.copies, group.mtp)
+
+
+def _companion(part: Part, rule: BoundRule) -> Companion | None:
+    stacked = not rule.name.endswith(".weight") and part.stacked is not None
+    ending = part.stacked if stacked else part.ending
+    return next((companion for companion in quantised().companions if companion.ending == ending), None)
+
+
+def _shape(part: Part, rule: BoundRule, sized: Sized) -> tuple[int, ...]:
+    *outer, rows, columns = rule.shape
+    if part.shape is not None:
+        return (*outer, *part.shape)
+    if part.order:
+        return (columns,)
+    made = [1 if size == 0 else -(-n // size) for n, size in zip((rows, columns), sized.block(part), strict=True)]
+    companion = _companion(part, rule)
+    if companion and companion.transposed:
+        made.reverse()
+    return (*outer, *made, *((part.last,) if part.last else ()))
+
+
+def _tied_head(structure: Structure, dtype: str) -> Iterator[StoredGroup]:
+    """The head that the checkpoint has although it is the embedding."""
+    for rule in structure.family.rules:
+        if rule.rule.kind == "head" and not rule.places:
+            yield _plain(TensorGroup(rule, None, 1, False), None, dtype)
+
+
+def whole(rule: BoundRule) -> tuple[Grain, ...]:
+    """The grains of a weight that is stored as it is."""
+    return tuple(Grain(dim, 1) for dim in range(len(rule.shape)))
+
+
+def exchanged(pair: tuple[T, ...]) -> tuple[T, ...]:
+    """With the last two exchanged."""
+    return (*pair[:-2], pair[-1], pair[-2])
+
+
+def converted(stored: Stored, structure: Structure, weight_dtype: str) -> Stored:
+    """What `day0 reshard --weight-dtype` writes of these weights in the layout `hf`.
+
+    A float dtype computes all quantised weights out and casts the checkpoint's own; fp8 and int8 quantise the matrices
+    of decoder layers (configs/weight-dtypes.yaml); the two spellings of fp8 have the same bytes.
+
+    Raises:
+        InputError: there is no such weight dtype; names the nearest.
+    """
+    wanted = weight_dtype_of(weight_dtype)[1]
+    if wanted.kind == "renamed":
+        groups = tuple(
+            replace(group, dtype=wanted.stored) if group.is_weight and group.dtype == wanted.source else group
+            for group in stored.groups
+        )
+        return replace(stored, groups=groups)
+    own = own_dtype(stored)
+    weights = [group for group in stored.groups if group.is_weight]
+    made = [new for group in weights for new in _converted(group, stored, wanted, own)]
+    kept: dict[BoundRule, list[StoredGroup]] = defaultdict(list)
+    for group in weights:
+        if list(_converted(group, stored, wanted, own)) == [group]:
+            kept[group.rule].append(group)
+    beside = [
+        group
+        for group in stored.groups
+        if not group.is_weight and any(meet(group.layers, weight.layers) for weight in kept[group.rule])
+    ]
+    return replace(stored, groups=(*made, *beside))
+
+
+def own_dtype(stored: Stored) -> str | None:
+    """The dtype of the unquantised weights: the embedding's, or else the most frequent one."""
+    counts: Counter[str] = Counter()
+    for group in stored.groups:
+        if group.companion is None and group.dtype in SAFETENSORS:
+            if group.rule.rule.kind == "embedding":
+                return group.dtype
+            counts[group.dtype] += group.tensors
+    return counts.most_common(1)[0][0] if counts else None
+
+
+def _converted(group: StoredGroup, stored: Stored, wanted: WeightDtype, own: str | None) -> Iterator[StoredGroup]:
+    """The tensors that become of a group of weights."""
+    if wanted.scale is None:
+        yield _as_float(group, stored, wanted.stored, own)
+        return
+    if _is_already(group, stored, wanted.stored, wanted.scale):
+        yield group
+        return
+    shape = group.rule.shape
+    matrix = len(shape) == 2 or (len(shape) == 3 and group.rule.rule.experts is not None)
+    large = matrix and all(n >= size for n, size in zip(shape[-2:], wanted.scale.block, strict=True))
+    if group.rule.rule.kind not in wanted.of or not large:
+        yield _as_float(group, stored, own or "BF16", None)
+        return
+    yield replace(group, companion=None, dtype=wanted.stored, shape=shape, grains=whole(group.rule))
+    outer = len(shape) - 2
+    sizes = (Grain(None, WHOLE) if n == 0 else Grain(outer + i, n) for i, n in enumerate(wanted.scale.block))
+    yield replace(
+        group,
+        companion=_scale_named(wanted.scale.ending, group.rule),
+        dtype=wanted.scale.dtype,
+        shape=_scale_shape(shape, wanted.scale.block),
+        grains=(*whole(group.rule)[:outer], *sizes),
+    )
+
+
+def _as_float(group: StoredGroup, stored: Stored, dtype: str, own: str | None) -> StoredGroup:
+    if group.companion is None and group.dtype in SAFETENSORS:
+        # A dtype beside the checkpoint's own was chosen for its range: it is kept.
+        return replace(group, dtype=dtype) if group.dtype == own else group
+    scaled = any(beside.companion and beside.companion.role == "scale" for beside in stored.beside(group))
+    if not scaled and group.rule.rule.kind in ("router", "buffer", "residual"):
+        return group  # a table of ids is what it says
+    shape, grain = group.rule.shape, whole(group.rule)
+    if group.rule.rule.plain_transposed:
+        shape, grain = exchanged(shape), exchanged(grain)
+    return replace(group, companion=None, dtype=dtype, shape=shape, grains=grain)
+
+
+def _is_already(group: StoredGroup, stored: Stored, dtype: str, scale: ScaleRule) -> bool:
+    """Stored as it is wanted: the same dtype, scales of the same blocks, no offsets."""
+    beside = [other for other in stored.beside(group) if other.companion]
+    scales = [other for other in beside if other.companion and other.companion.role == "scale"]
+    offsets = any(other.companion and other.companion.role == "offset" for other in beside)
+    shape = _scale_shape(group.rule.shape, scale.block) if len(group.rule.shape) > 1 else ()
+    return group.dtype == dtype and not offsets and any(other.shape == shape for other in scales)
+
+
+def _scale_shape(shape: tuple[int, ...], block: tuple[int, int]) -> tuple[int, ...]:
+    return (*shape[:-2], *(1 if n == 0 else -(-size // n) for size, n in zip(shape[-2:], block, strict=True)))
+
+
+def _scale_named(ending: str, rule: BoundRule) -> Companion:
+    """The companion of a new scale: `.weight` gives way to it, what has no such end gets one more."""
+    wanted = f".{ending}" if rule.name.endswith(".weight") else f"_{ending.removeprefix('weight_')}"
+    both = [c for c in companions() if c.ending == wanted] or [c for c in companions() if c.ending == f"_{ending}"]
+    return both[0]

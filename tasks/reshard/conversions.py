@@ -17,11 +17,11 @@ from day0.architecture.cuts import Cutter
 from day0.architecture.dtypes import SAFETENSORS
 from day0.architecture.grains import WHOLE, Grain
 from day0.architecture.quantised import Companion, companions
+from day0.architecture.weight_dtypes import WeightDtype, weight_dtype_of
 from day0.artifacts.shards import Dropped
 from day0.errors import InputError
 from tasks.reshard.stored_weights import Weight, dequantisation, own_dtype, weights_of
 from tasks.reshard.units import FLOATS, TRANSPOSED, Draft, Unit, as_stored, exchanged, is_mtp, whole_grains
-from tasks.reshard.weight_dtypes import WeightDtype, weight_dtype_of
 from tasks.reshard.writes import Conversion
 
 
