@@ -30,13 +30,17 @@ class FactRule(Frozen):
     key: str | tuple[str, ...] = ()
     default: Scalar | None = None
 
+    @property
+    def keys(self) -> tuple[str, ...]:
+        return (self.key,) if isinstance(self.key, str) else self.key
+
     def of(self, config: Mapping[str, Any]) -> Scalar | None:
         """The value.
 
         Raises:
             InputError: it is an object or a list.
         """
-        for key in (self.key,) if isinstance(self.key, str) else self.key:
+        for key in self.keys:
             value = look_up(config, key)
             if value is None:
                 continue
@@ -116,6 +120,13 @@ class PositionRule(LayerRule):
     """Keys of the base, where the parameters lack it."""
     dim: str | None = None
     """How many of a head's dimensions are rotated."""
+    factor: FactRule | None = None
+    """Where the config says which share of `dim` it is; none: all."""
+
+    @property
+    def factor_key(self) -> str:
+        """What an error calls the share."""
+        return self.factor.keys[0] if self.factor and self.factor.keys else "the rotated share"
 
     def expressions(self) -> Iterator[str]:
         yield from super().expressions()
@@ -246,6 +257,8 @@ def _routing(
 def _position(
     rule: PositionRule, held: frozenset[int], config: Mapping[str, Any], sizes: Mapping[str, int]
 ) -> BoundPosition:
+    if rule.scheme == "none":
+        return BoundPosition(rule.scheme, held, {}, "", None, None)
     given = ((key, value) for key in rule.parameters if (value := look_up(config, key)) is not None)
     where, parameters = next(given, ("", dict[str, Any]()))
     if not isinstance(parameters, Mapping):
@@ -255,5 +268,17 @@ def _position(
         theta = look_up(config, key) if theta is None else theta
     if theta is not None and (isinstance(theta, bool) or not isinstance(theta, int | float) or not 0 < theta < 1e18):
         raise InputError(f"config.json: {rule.theta[0]} is {str(theta)[:40]!r}; it must be a positive number")
-    dim = evaluate(rule.dim, sizes, "rotated dimensions") if rule.dim else None
+    dim = _rotated(rule, config, sizes) if rule.dim else None
     return BoundPosition(rule.scheme, held, parameters, where, None if theta is None else float(theta), dim)
+
+
+def _rotated(rule: PositionRule, config: Mapping[str, Any], sizes: Mapping[str, int]) -> int:
+    """How many dimensions of a head are rotated."""
+    assert rule.dim
+    dim = evaluate(rule.dim, sizes, "rotated dimensions")
+    factor = rule.factor.of(config) if rule.factor else None
+    if factor is None:
+        return dim
+    if isinstance(factor, bool) or not isinstance(factor, int | float) or not 0 < factor <= 1:
+        raise InputError(f"config.json: {rule.factor_key} is {str(factor)[:40]!r}; it must be a number from 0 to 1")
+    return int(dim * factor)

@@ -25,7 +25,7 @@ class LayerSet(Frozen):
     The conditions:
       start, end       first layer, one past the last one (expressions in sizes); `end` beyond the decoder's layers
                        makes a set of multi-token prediction layers, which are numbered on
-      every, remainder layers with number % every == remainder (expressions)
+      every, remainder every so many-th layer, counted from `remainder` (expressions)
       key              a list in the config with an entry a layer, or a string with a character a layer; or, with
                        `base`, a list of layer numbers that count from `base`; of several the first that is there
       values           the entries that count (`key`); left out: those that are true or not zero
@@ -85,7 +85,7 @@ def resolve_layers(
             chosen = span if end > layers and not rule.of else chosen & span
         if rule.every is not None:
             every, remainder = evaluate(rule.every, sizes, name), evaluate(rule.remainder, sizes, name)
-            chosen = frozenset(layer for layer in chosen if layer % every == remainder)
+            chosen = frozenset(layer for layer in chosen if (layer - remainder) % every == 0)
         if rule.key is not None:
             chosen &= _listed(rule, config, layers)
         for other in rule.but:
