@@ -108,22 +108,33 @@ def examine(path: Path, name: str | None = None) -> tuple[Header | None, list[He
         OSError: the file cannot be opened or read.
     """
     try:
+        text, size = read_text(path)
+    except HeaderFault as fault:
+        return None, [fault]
+    return parse(text, size, name or path.name)
+
+
+def read_text(path: Path) -> tuple[bytes, int]:
+    """A header's JSON as it lies in the file, not looked into, and the file's size.
+
+    Raises:
+        HeaderFault: it is no regular file, no safetensors file, or shorter than its header.
+        OSError: the file cannot be opened or read.
+    """
+    try:
         descriptor = open_regular(path)
     except NotRegular as error:
-        return None, [HeaderFault("not_regular", None, str(error))]
+        raise HeaderFault("not_regular", None, str(error)) from error
     with os.fdopen(descriptor, "rb", buffering=0) as file:
         size = os.fstat(descriptor).st_size
-        try:
-            length = header_length(os.pread(descriptor, 64, 0), size)
-        except HeaderFault as fault:
-            return None, [fault]
+        length = header_length(os.pread(descriptor, 64, 0), size)
         file.seek(8)
         text = b""
         while len(text) < length and (piece := file.read(length - len(text))):
             text += piece
     if len(text) < length:
-        return None, [HeaderFault("header", None, "the file became shorter while it was read")]
-    return parse(text, size, name or path.name)
+        raise HeaderFault("header", None, "the file became shorter while it was read")
+    return text, size
 
 
 def header_length(start: bytes, file_bytes: int) -> int:

@@ -7,11 +7,11 @@ from pathlib import Path
 
 from day0.checkpoint import Checkpoint
 from day0.errors import InputError
-from day0.safetensors_header import HeaderFault, read_header
+from day0.safetensors_header import HeaderFault, parse, read_text
 from day0.verdict import Check, Verdict
 from tasks.reshard.planner import tensors_of
 from tasks.reshard.writer import Hashes
-from tasks.reshard.writes import WritePlan
+from tasks.reshard.writes import TargetFile, WritePlan
 
 
 def sources_check(hashes: Hashes, expected: Mapping[str, str] | None) -> Check:
@@ -45,20 +45,34 @@ def accounted_check(plan: WritePlan, checkpoint: Checkpoint) -> Check:
 def read_back_check(plan: WritePlan, root: Path) -> Check:
     """Whether the files as they lie there hold the tensors of the plan, by the strict reader."""
     tensors = 0
+    alike: dict[tuple[bytes, int], list[TargetFile]] = {}  # the ranks' files of a shard often are, to the byte
     for file in plan.files:
-        try:
-            header = read_header(root / file.name, file.name)
-        except (HeaderFault, InputError, OSError) as error:
-            reason = f"{file.name} does not read back: {error}"
-            return Check(name="read back", verdict=Verdict.FAIL, reason=reason)
-        found = {t.name: (t.dtype, t.shape, t.begin, t.end) for t in header.tensors.values()}
-        planned = {t.name: (t.dtype, t.shape, t.begin, t.end) for t in file.tensors}
-        if found != planned:
-            odd = min(name for name in found | planned if found.get(name) != planned.get(name))
-            reason = f"{file.name}: tensor {odd!r} is not as planned"
-            return Check(name="read back", verdict=Verdict.FAIL, reason=reason)
-        tensors += len(found)
+        alike.setdefault((file.header, file.nbytes), []).append(file)
+    for files in alike.values():
+        read: tuple[bytes, int] | None = None
+        found: list[tuple[str, str, tuple[int, ...], int, int]] = []
+        for file in files:
+            try:
+                if read != (now := read_text(root / file.name)):
+                    read, found = now, _tensors(*now)
+            except (HeaderFault, InputError, OSError) as error:
+                reason = f"{file.name} does not read back: {error}"
+                return Check(name="read back", verdict=Verdict.FAIL, reason=reason)
+            planned = [t[:5] for t in file.tensors]  # all but where they are from
+            if found != planned and sorted(found) != sorted(planned):
+                odd = min(tensor[0] for tensor in {*found} ^ {*planned})
+                reason = f"{file.name}: tensor {odd!r} is not as planned"
+                return Check(name="read back", verdict=Verdict.FAIL, reason=reason)
+            tensors += len(found)
     measured = {"files": len(plan.files), "tensors": tensors, "bytes": plan.bytes_written}
     verdict = Verdict.PASS if tensors else Verdict.FAIL
     reason = f"{tensors} tensors in {len(plan.files)} files read back as planned"
     return Check(name="read back", verdict=verdict, reason=reason, measured=measured)
+
+
+def _tensors(text: bytes, file_bytes: int) -> list[tuple[str, str, tuple[int, ...], int, int]]:
+    """Name, dtype, shape, begin and end of each tensor of a header, which must be without fault."""
+    header, faults = parse(text, file_bytes, "")
+    if faults or header is None:
+        raise faults[0]
+    return [(t.name, t.dtype, t.shape, t.begin, t.end) for t in header.tensors.values()]

@@ -6,6 +6,7 @@ import hashlib
 import os
 import threading
 from collections import deque
+from typing import Protocol
 
 import numpy as np
 
@@ -94,28 +95,35 @@ class BufferPool:
                 self._given.notify()
 
 
+class Shareable(Protocol):
+    """Work that other threads can take part in."""
+
+    def drain(self) -> None:
+        """Do of it what nobody has begun."""
+
+
 class Helpers:
-    """Threads that have no shard of their own (any more) and hash for those that have."""
+    """Threads that have no shard of their own (any more) and hash or copy for those that have."""
 
     def __init__(self) -> None:
         self._condition = threading.Condition()
-        self._ready: deque[FileHash] = deque()
+        self._ready: deque[Shareable] = deque()
         self._idle = 0
         self._closed = False
 
-    def offer(self, file: FileHash) -> bool:
+    def offer(self, work: Shareable) -> bool:
         """Whether an idle thread takes it."""
         if not self._idle:  # as a rule: every block asks
             return False
         with self._condition:
             if len(self._ready) >= self._idle:
                 return False
-            self._ready.append(file)
+            self._ready.append(work)
             self._condition.notify()
             return True
 
     def help(self) -> None:
-        """Hash what is offered, until `close`."""
+        """Do what is offered, until `close`."""
         while True:
             with self._condition:
                 self._idle += 1
@@ -123,8 +131,8 @@ class Helpers:
                 self._idle -= 1
                 if not self._ready:
                     return
-                file = self._ready.popleft()
-            file.drain()
+                work = self._ready.popleft()
+            work.drain()
 
     def close(self) -> None:
         with self._condition:

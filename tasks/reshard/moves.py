@@ -48,6 +48,15 @@ class Strided:
 Move = Run | Strided
 
 
+@dataclass(slots=True)
+class Cover:
+    """A range of a shard, and the strided moves that lie in it."""
+
+    begin: int
+    end: int
+    moves: list[Move]
+
+
 def moves_of(pieces: Iterable[tuple[int, Piece]]) -> list[Move]:
     """The moves of pieces, by where they begin. Each piece comes with the offset that its own one counts from.
 
@@ -115,15 +124,16 @@ class Sweep:
         return self._active
 
 
-def union(moves: Sequence[Strided]) -> list[tuple[int, int]]:
-    """The ranges that moves, sorted by where they begin, cover together."""
-    ranges: list[tuple[int, int]] = []
+def covers(moves: Sequence[Strided]) -> list[Cover]:
+    """The ranges that moves, sorted by where they begin, cover together; none of them overlaps another."""
+    found: list[Cover] = []
     for move in moves:
-        if ranges and move.begin <= ranges[-1][1]:
-            ranges[-1] = ranges[-1][0], max(ranges[-1][1], move.end)
+        if found and move.begin < found[-1].end:
+            found[-1].end = max(found[-1].end, move.end)
+            found[-1].moves.append(move)
         else:
-            ranges.append((move.begin, move.end))
-    return ranges
+            found.append(Cover(move.begin, move.end, [move]))
+    return found
 
 
 def gather(block: Bytes, begin: int, move: Strided, out: Bytes) -> tuple[int, int]:

@@ -8,16 +8,18 @@ import logging
 import os
 import re
 import shutil
+from array import array
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 from day0.checkpoint import Checkpoint
 from day0.errors import InputError
-from tasks.reshard.writes import Stream, WritePlan
+from tasks.reshard.writes import WritePlan
 
-_FORMAT = 1  # of what is kept between runs; a new one never takes up what an old one left
+_FORMAT = 2  # of what is kept between runs; a new one never takes up what an old one left
 
 log = logging.getLogger("day0.reshard")
 
@@ -37,19 +39,15 @@ def plan_key(plan: WritePlan, checkpoint: Checkpoint) -> str:
         header = checkpoint.files[name]
         sha.update(repr((name, header.file_bytes, header.data_start)).encode())
         for stream in plan.streams[name]:
-            sha.update(_spelled(stream))
+            sha.update(array("q", chain.from_iterable(stream.pieces)).tobytes())
+            inputs = [(t.file, t.begin, t.end, t.dtype, t.shape) for t in stream.inputs]
+            sha.update(repr((len(stream.pieces), inputs, stream.conversion)).encode())
     for file in plan.files:
         sha.update(repr((file.name, file.nbytes, len(file.header))).encode())
         sha.update(file.header)
     for fill in plan.fills:
         sha.update(repr((fill.target, fill.target_offset, fill.pattern, fill.count)).encode())
     return sha.hexdigest()
-
-
-def _spelled(stream: Stream) -> bytes:
-    pieces = [(p.target, p.target_offset, p.offset, p.rows, p.run, p.stride, p.output) for p in stream.pieces]
-    inputs = [(t.file, t.begin, t.end, t.dtype, t.shape) for t in stream.inputs]
-    return repr((pieces, inputs, stream.conversion)).encode()
 
 
 @contextmanager

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import errno
 import os
+import threading
+from collections import deque
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -18,9 +20,9 @@ import numpy as np
 from day0 import deadline
 from day0.errors import CheckFailed
 from day0.hash_cache import claim
-from tasks.reshard.hashing import Buffer, BufferPool, Control, FileHash, Helpers
+from tasks.reshard.hashing import Buffer, BufferPool, Control, FileHash, Helpers, Stopped
 from tasks.reshard.jobs import FinishJob, ShardJob, ShardResult, State, state_of
-from tasks.reshard.moves import Move, Run, Strided, Sweep, copied, gather, moves_of, shared_span, union
+from tasks.reshard.moves import Cover, Move, Run, Strided, Sweep, copied, covers, gather, moves_of, shared_span
 from tasks.reshard.reflink import clone_range
 from tasks.reshard.targets import Finished, Targets
 from tasks.reshard.writes import Stream
@@ -73,6 +75,10 @@ class ShardPass:
         self.sha: FileHash | None = None
         self.errors: dict[str, dict[str, float]] = {}
         self.dropped = self.advised = 0
+        self.todo: deque[Run | Stream | Cover] = deque()
+        """What is left to copy with hashes off; with hashes every byte is read in order, by one thread."""
+        self.copying, self.failed = 0, False
+        self.changed = threading.Condition()
 
     def run(self) -> ShardResult:
         """Read, write, hash; what was written is not on the disk yet, that is for `Targets.shard_done`.
@@ -142,19 +148,47 @@ class ShardPass:
     def _copy_all(self, moves: Sequence[Move], converted: Sequence[Stream]) -> None:
         """Without hashes the kernel copies the runs, and only what is gathered or converted is read."""
         strided = [move for move in moves if isinstance(move, Strided)]
-        sweep = Sweep(strided)
-        todo: list[tuple[int, Run | Stream | int]] = [(m.begin, m) for m in moves if isinstance(m, Run) and m.write]
+        todo: list[tuple[int, Run | Stream | Cover]] = [(m.begin, m) for m in moves if isinstance(m, Run) and m.write]
         todo += [(stream.inputs[0].begin, stream) for stream in converted]
-        todo += union(strided)
-        for begin, what in sorted(todo, key=lambda entry: entry[0]):
-            if isinstance(what, Run):
-                self._copy_run(what)
-                if self.job.drop_behind:
-                    self._drop(what.begin)
-            elif isinstance(what, Stream):
-                self._convert(what)
-            else:
-                self._blocks(begin, what, sweep)
+        todo += [(cover.begin, cover) for cover in covers(strided)]
+        self.todo.extend(what for _, what in sorted(todo, key=lambda entry: entry[0]))
+        try:
+            self.drain()
+        finally:  # the source is closed next: nobody may be reading it any more
+            with self.changed:
+                self.todo.clear()
+                self.changed.wait_for(lambda: not self.copying)
+        if self.failed:
+            raise Stopped  # the thread that failed says why
+
+    def drain(self) -> None:
+        """Copy what of this shard nobody has begun, while idle threads do the same."""
+        while True:
+            self.helpers.offer(self)
+            with self.changed:
+                if not self.todo:
+                    return
+                what = self.todo.popleft()
+                self.copying += 1
+            try:
+                self._copy(what)
+            except BaseException:
+                self.failed = True
+                raise
+            finally:
+                with self.changed:
+                    self.copying -= 1
+                    self.changed.notify_all()
+
+    def _copy(self, what: Run | Stream | Cover) -> None:
+        if isinstance(what, Run):
+            self._copy_run(what)
+            if self.job.drop_behind:
+                self._drop(what.begin)
+        elif isinstance(what, Stream):
+            self._convert(what)
+        else:
+            self._blocks(what.begin, what.end, Sweep(what.moves))
 
     def _blocks(self, begin: int, end: int, sweep: Sweep) -> None:
         """Read [begin, end) block by block and move what is in each."""

@@ -160,10 +160,14 @@ def _indexes(plan: WritePlan) -> Iterator[tuple[str, bytes]]:
     by_rank: dict[int, list[TargetFile]] = {rank.rank: [] for rank in plan.ranks}
     for file in plan.files:
         by_rank[file.rank].append(file)
+    described: tuple[int, dict[str, str]] | None = None
+    content = b""
     for rank, files in by_rank.items():
         weight_map = {t.name: name for file in files for name in (Path(file.name).name,) for t in file.tensors}
         total = sum(t.end - t.begin for file in files for t in file.tensors)
-        yield f"rank-{rank:05d}/{INDEX}", _index_json(total, weight_map)
+        if (total, weight_map) != described:  # as a rule all ranks' are the same
+            described, content = (total, weight_map), _index_json(total, weight_map)
+        yield f"rank-{rank:05d}/{INDEX}", content
 
 
 def _index_json(total: int, weight_map: Mapping[str, str]) -> bytes:

@@ -150,7 +150,7 @@ class _Run:
     def by_threads(self, count: int) -> None:
         """Take the shards by threads of this process, `count` at once; others wait for the disk meanwhile.
 
-        Threads that find no shard left hash for those that have one.
+        Threads that find no shard left copy or hash for those that have one.
         """
         helpers, buffers = Helpers(), BufferPool(*buffers_for(count), self.control)
         targets = Targets(self.root, self.left.targets, helpers, self.control)
@@ -173,9 +173,11 @@ class _Run:
                 while True:
                     with turns:
                         with lock:
-                            if not waiting:
-                                break
-                            what = waiting.popleft()
+                            what = waiting.popleft() if waiting else None
+                        if what is None:
+                            if not self.with_hashes:
+                                helpers.help()  # within its turn: more that copy than cores would gain nothing
+                            break
                         result = take(what) if isinstance(what, str) else None
                     finished = targets.shard_done(self.left.reached[what] if isinstance(what, str) else [what])
                     with lock:

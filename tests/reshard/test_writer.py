@@ -7,6 +7,8 @@ import hashlib
 import os
 import pickle
 import tempfile
+import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -19,9 +21,11 @@ from hypothesis import strategies as st
 from day0.errors import CheckFailed, InputError
 from tasks.reshard import shard_pass, writer
 from tasks.reshard.convert import registry
+from tasks.reshard.hashing import Helpers
+from tasks.reshard.journal import Journal
 from tasks.reshard.writer import Hashes, write_files
 from tasks.reshard.writes import Conversion, Piece, Stream
-from tests.reshard.random_plans import digests, make_case, written
+from tests.reshard.random_plans import Case, digests, make_case, written
 
 
 def elsewhere(function: Callable[[Any], Any], jobs: Sequence[Any], each: Callable[[Any], None]) -> None:
@@ -66,6 +70,56 @@ def test_threads_without_a_shard_of_their_own_hash_for_the_others(tmp_path: Path
     assert written(tmp_path / "out") == case.oracle
     assert taken.sources == digests(case)
     assert taken.targets == {name: hashlib.sha256(data).hexdigest() for name, data in case.oracle.items()}
+
+
+def test_without_hashes_they_copy_for_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    case, copiers = _copied_by_two(tmp_path, monkeypatch, lambda: None)
+    write_files(case.plan, case.checkpoint, tmp_path / "out", hashes=False, threads=2)
+    assert written(tmp_path / "out") == case.oracle
+    assert len(copiers) == 2
+
+
+def test_a_shard_that_another_thread_failed_to_copy_is_not_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail() -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    case, _ = _copied_by_two(tmp_path, monkeypatch, fail)
+    with pytest.raises(InputError, match=os.strerror(errno.EIO)):
+        write_files(case.plan, case.checkpoint, tmp_path / "out", hashes=False, threads=2, journal=tmp_path / "journal")
+    assert not Journal(tmp_path / "journal").shards
+
+
+def _copied_by_two(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, second: Callable[[], None]
+) -> tuple[Case, list[int]]:
+    """One shard whose thread waits at its first part until another thread has come, which then does `second`."""
+    case = make_case(tmp_path / "m", 3, shards=1, tensors=40, shuffle=False)
+    (tmp_path / "out").mkdir()
+    copy, offer = shard_pass.ShardPass._copy, Helpers.offer
+    copiers, come = list[int](), threading.Event()
+
+    def offer_to_idle(self: Helpers, work: Any) -> bool:
+        limit = time.monotonic() + 30
+        while not copiers and not self._idle and time.monotonic() < limit:
+            time.sleep(0.001)
+        return offer(self, work)
+
+    def copy_together(self: Any, what: Any) -> None:
+        first, other = not copiers, threading.get_ident() not in copiers
+        if other:
+            copiers.append(threading.get_ident())
+        if first:
+            assert come.wait(30)
+        elif other:
+            come.set()
+            second()
+        copy(self, what)
+
+    monkeypatch.setattr(Helpers, "offer", offer_to_idle)
+    monkeypatch.setattr(shard_pass.ShardPass, "_copy", copy_together)
+    return case, copiers
 
 
 @pytest.mark.parametrize("why", [errno.EXDEV, errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS])
