@@ -104,10 +104,18 @@ def place(buffers: Iterable[Buffer]) -> dict[str, int]:
 
     Greedy by size: the largest first, each into the smallest gap that takes it between those placed already that it
     meets, else behind them (Pisarchyk & Lee 2020, "Efficient Memory Management for Deep Neural Net Inference",
-    arXiv:2001.03288, algorithm 3).
+    arXiv:2001.03288, section 5). The same in the order of time, as an allocator would meet them; the smaller pool is
+    taken.
     """
+    held = tuple(buffers)
+    by_size = _placed(sorted(held, key=lambda b: (-b.bytes, b.first, b.name)))
+    in_time = _placed(held)
+    return min(by_size, in_time, key=lambda offsets: pool_size(held, offsets))
+
+
+def _placed(order: Iterable[Buffer]) -> dict[str, int]:
     placed: list[tuple[int, Buffer]] = []
-    for buffer in sorted(buffers, key=lambda b: (-b.bytes, b.first, b.name)):
+    for buffer in order:
         placed.append((_best_gap(buffer, placed), buffer))
     return {buffer.name: offset for offset, buffer in placed}
 

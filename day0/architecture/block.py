@@ -1,0 +1,218 @@
+"""The operators of one decoder layer as an engine runs it, with the sizes of what they write.
+
+For one rank of a layout and one pass, from the family's rules (a matrix writes its rows for each token) and the kind of
+attention (what its core writes besides). What an engine does in place writes nothing: rotary embeddings, adding to the
+residual stream, all-reduces. What vLLM does was read in 0.32.0. The lists are what `lifetimes.pools` is given.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from day0.architecture.block_attention import attention_ops
+from day0.architecture.block_parts import FLOAT32, INT32, INT64, Load, Matrix, Ops, matrix_of
+from day0.architecture.decoder_rules import BoundRouting
+from day0.architecture.lifetimes import Op, Pools, pools
+from day0.architecture.parallel import Sizes
+from day0.architecture.structure import Structure
+
+#: Bytes for each logit that torch.sort takes on CUDA beside its results: the unsorted indices, and a second copy of
+#: keys and indices (aten/src/ATen/native/cuda/SortStable.cu `segmented_sort_pairs`).
+SORT_SCRATCH = INT64 + FLOAT32 + INT64
+
+
+@dataclass(frozen=True)
+class LayerPools:
+    """The layers of a pipeline stage that are alike, or (`layers` empty) what comes after its last one."""
+
+    layers: tuple[int, ...]
+    what: str
+    pools: Pools
+
+
+@dataclass(frozen=True)
+class StagePools:
+    """Activations of one rank of a pipeline stage.
+
+    Layers run one after the other and hand on the residual stream alone, so that with reuse the worst of them counts;
+    without, all of them.
+    """
+
+    parts: tuple[LayerPools, ...]
+
+    @property
+    def worst(self) -> LayerPools:
+        return max(self.parts, key=lambda part: part.pools.static_pool)
+
+    @property
+    def static_pool(self) -> int:
+        return self.worst.pools.static_pool
+
+    @property
+    def peak_live(self) -> int:
+        return max(part.pools.peak_live for part in self.parts)
+
+    @property
+    def without_reuse(self) -> int:
+        return sum(max(1, len(part.layers)) * part.pools.without_reuse for part in self.parts)
+
+
+def stage_pools(structure: Structure, span: tuple[int, int], sizes: Sizes, load: Load) -> StagePools:
+    """Activations of a stage that has the layers from `span[0]` to before `span[1]`; the last one samples, too."""
+    parts = [
+        LayerPools(layers, _title(structure, layers[0]), pools(layer_ops(structure, layers[0], sizes, load)))
+        for layers in alike(structure, span)
+    ]
+    if span[1] == structure.layers:
+        parts.append(LayerPools((), "logits and sampling", pools(end_ops(structure, sizes, load), keep=("hidden",))))
+    return StagePools(tuple(parts))
+
+
+def alike(structure: Structure, span: tuple[int, int]) -> list[tuple[int, ...]]:
+    """The layers of a span, those together that have the same rules and the same attention."""
+    seen: dict[int, list[int]] = defaultdict(list)
+    for index, group in enumerate(structure.groups):
+        for layer in () if group.mtp else group.layers or ():
+            seen[layer].append(index)
+    attention = {layer: i for i, entry in enumerate(structure.attention) if not entry.mtp for layer in entry.layers}
+    kinds: dict[tuple[int | None, tuple[int, ...]], list[int]] = defaultdict(list)
+    for layer in range(*span):
+        kinds[attention.get(layer), tuple(seen[layer])].append(layer)
+    return [tuple(layers) for layers in kinds.values()]
+
+
+def layer_ops(structure: Structure, layer: int, sizes: Sizes, load: Load) -> tuple[Op, ...]:
+    """The operators of one decoder layer: attention, then MLP or experts, as far as it has them."""
+    groups = [group for group in structure.groups if not group.mtp and group.layers and layer in group.layers]
+    matrices = [matrix for group in groups if (matrix := matrix_of(group.rule, sizes))]
+    ops = Ops(load.width)
+    hidden = structure.hidden
+    ops.write("residual", (), load.tokens * hidden * _streams(structure))
+    flow = ops.write("hidden", ("residual",), load.tokens * hidden)
+    entry = next((e for e in structure.attention if not e.mtp and layer in e.layers), None)
+    attention = entry.attention.rank(sizes.tp) if entry else None
+    flow = attention_ops(ops, groups, matrices, attention, hidden, flow, load)
+    routing = next((r for r in structure.routing if not r.mtp and layer in r.layers), None)
+    flow = _feed_forward(ops, matrices, routing, hidden, sizes, flow, load)
+    ops.write("next layer", ("residual", flow), 0)
+    return tuple(ops.made)
+
+
+def end_ops(structure: Structure, sizes: Sizes, load: Load) -> tuple[Op, ...]:
+    """The last norm, logits of `load.rows` tokens, and sampling (v1/sample/sampler.py). The engine keeps `hidden`.
+
+    With a sampler that sorts, Llama-3-8B (8,192 tokens, 256 sequences) has its peak here: 1.22 GiB on one device and
+    on each of two. vllm-project/vllm#10511 measured 1.26 on both, which layers divided over two ranks could not be.
+    """
+    ops = Ops(load.width)
+    logits = load.rows * structure.padded_vocab
+    ops.write("residual", (), load.tokens * structure.hidden * _streams(structure))
+    ops.write("hidden", ("residual",), load.tokens * structure.hidden)
+    ops.write("last tokens", ("hidden",), load.rows * structure.hidden)
+    ops.write("logits", ("last tokens",), math.ceil(logits / sizes.tp))
+    gathered = ops.write("gathered logits", ("logits",), logits) if sizes.tp > 1 else "logits"
+    ops.write("float32 logits", (gathered,), logits, FLOAT32)
+    if load.sorted_sampling:
+        ops.write("sort scratch", ("float32 logits",), logits, SORT_SCRATCH)
+        ops.write("sorted logits", ("float32 logits", "sort scratch"), logits, FLOAT32)
+        ops.write("sorted indices", ("sort scratch", "sorted logits"), logits, INT64)
+        ops.write("top-k mask", ("sorted logits",), logits, 1)
+        ops.write("sorted probabilities", ("sorted logits",), logits, FLOAT32)
+        ops.write("top-p mask", ("sorted probabilities",), logits, 1)
+        ops.write("masked", ("top-p mask", "sorted logits", "sorted indices", "float32 logits"), 0)
+    ops.write("probabilities", ("float32 logits",), logits, FLOAT32)
+    ops.write("noise", ("probabilities",), logits, FLOAT32)
+    ops.write("sampled", ("probabilities", "noise", "float32 logits", gathered), load.rows, INT64)
+    return tuple(ops.made)
+
+
+def _streams(structure: Structure) -> int:
+    """How many residual streams there are: hyper-connections mix several (DeepSeek V4)."""
+    mixing = (g.rule.shape[1] for g in structure.groups if g.kind == "residual" and len(g.rule.shape) == 2)
+    return max((size // structure.hidden for size in mixing if size % structure.hidden == 0), default=1)
+
+
+def _feed_forward(
+    ops: Ops,
+    matrices: Sequence[Matrix],
+    routing: BoundRouting | None,
+    hidden: int,
+    sizes: Sizes,
+    flow: str,
+    load: Load,
+) -> str:
+    """MLP, or shared experts and then routed ones; gives what holds the result."""
+    experts = [m for m in matrices if m.kind == "routed_expert" and m.is_numbered]
+    inner = next((m.takes for m in experts if not m.is_output), hidden)  # latent experts take less (Kimi-K3)
+    beside = [m for m in matrices if inner == hidden or (m.takes, m.gives) not in ((hidden, inner), (inner, hidden))]
+    results = []
+    for what, kind in (("MLP", "dense_mlp"), ("shared experts", "shared_expert")):
+        held = _mlp(ops, what, [m for m in beside if m.kind == kind], hidden, flow, load)
+        results += [held] if held else []
+    if experts and routing:
+        results.append(_experts(ops, experts, routing, hidden, inner, sizes, flow, load))
+    if len(results) > 1:  # added up in place, so that the last is alive until all are there
+        ops.write("sum", results, 0)
+    return results[-1] if results else flow
+
+
+def _mlp(ops: Ops, what: str, matrices: Sequence[Matrix], hidden: int, flow: str, load: Load) -> str | None:
+    """Gate and up as one, their product, and down. A gate of one value a token (Qwen's shared expert) is no part."""
+    up = sum(m.rank_gives for m in matrices if not m.is_output and m.takes == hidden and m.gives > 1)
+    down = sum(m.rank_takes for m in matrices if m.is_output)
+    if not up or not down:
+        return None
+    opened = ops.write(f"{what}: gate and up", (flow,), load.tokens * up)
+    product = ops.write(f"{what}: activation", (opened,), load.tokens * down)
+    return ops.write(f"{what}: down", (product,), load.tokens * hidden)
+
+
+def _experts(
+    ops: Ops,
+    matrices: Sequence[Matrix],
+    routing: BoundRouting,
+    hidden: int,
+    inner: int,
+    sizes: Sizes,
+    flow: str,
+    load: Load,
+) -> str:
+    """Router, experts in two workspaces that each hold the larger of what goes through them (model_executor/layers/
+    fused_moe/experts/triton_moe.py `workspace_shapes`), and the weighted sum. Experts take `inner` elements a token.
+
+    A rank of an expert parallel group holds its share of all tokens' (token, expert) pairs, times the imbalance.
+    """
+    n = load.tokens
+    up = sum(m.rank_gives for m in matrices if not m.is_output)
+    down = sum(m.rank_takes for m in matrices if m.is_output)
+    chosen = ops.write("router logits", (flow,), n * routing.experts, FLOAT32)
+    weights = ops.write("chosen experts", (chosen,), 2 * n * routing.per_token, INT32)
+    pairs = expert_pairs(routing, n * sizes.group_replicas, sizes.ep, load.imbalance)
+    source = flow if inner == hidden else ops.write("experts' input", (flow,), n * inner)
+    if sizes.ep > sizes.tp:
+        source = ops.write("tokens received", (source, weights), pairs * inner)
+    second = ops.write("experts: gate and up, then down", (source, weights), pairs * max(up, inner))
+    first = ops.write("experts: activation", (second,), pairs * max(down, inner))
+    result = ops.write("experts: result", (first, second, weights), n * inner)
+    return result if inner == hidden else ops.write("experts: output", (result,), n * hidden)
+
+
+def expert_pairs(routing: BoundRouting, tokens: int, ep: int, imbalance: float) -> int:
+    """Most (token, expert) pairs that one of `ep` groups of experts is planned to hold of `tokens` tokens."""
+    every = tokens * routing.per_token
+    if ep == 1:
+        return every
+    most = tokens * min(routing.per_token, math.ceil(routing.experts / ep))
+    return min(most, math.ceil(every / ep * imbalance))
+
+
+def _title(structure: Structure, layer: int) -> str:
+    """What a layer is, for people: `latent_attention, experts`."""
+    entry = next((e for e in structure.attention if not e.mtp and layer in e.layers), None)
+    routed = any(not r.mtp and layer in r.layers for r in structure.routing)
+    dense = any(g.kind == "dense_mlp" and not g.mtp and layer in (g.layers or ()) for g in structure.groups)
+    parts = [entry.attention.name if entry else "", "experts" if routed else "MLP" if dense else ""]
+    return ", ".join(part for part in parts if part) or "norms alone"
