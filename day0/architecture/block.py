@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from day0.architecture.block_attention import attention_ops
 from day0.architecture.block_parts import FLOAT32, INT32, INT64, Load, Matrix, Ops, matrix_of
 from day0.architecture.decoder_rules import BoundRouting
+from day0.architecture.keys import look_up
 from day0.architecture.lifetimes import Op, Pools, pools
 from day0.architecture.parallel import Sizes
 from day0.architecture.structure import Structure
@@ -22,6 +23,9 @@ from day0.architecture.structure import Structure
 #: Bytes for each logit that torch.sort takes on CUDA beside its results: the unsorted indices, and a second copy of
 #: keys and indices (aten/src/ATen/native/cuda/SortStable.cu `segmented_sort_pairs`).
 SORT_SCRATCH = INT64 + FLOAT32 + INT64
+
+#: The config key of how many layers a block of attention residuals has.
+BLOCK_KEY = "attn_res_block_size"
 
 
 @dataclass(frozen=True)
@@ -63,7 +67,7 @@ class StagePools:
 def stage_pools(structure: Structure, span: tuple[int, int], sizes: Sizes, load: Load) -> StagePools:
     """Activations of a stage that has the layers from `span[0]` to before `span[1]`; the last one samples, too."""
     parts = [
-        LayerPools(layers, _title(structure, layers[0]), pools(layer_ops(structure, layers[0], sizes, load)))
+        LayerPools(layers, _title(structure, layers[0]), pools(layer_ops(structure, layers[0], sizes, load, span[1])))
         for layers in alike(structure, span)
     ]
     if span[1] == structure.layers:
@@ -84,20 +88,21 @@ def alike(structure: Structure, span: tuple[int, int]) -> list[tuple[int, ...]]:
     return [tuple(layers) for layers in kinds.values()]
 
 
-def layer_ops(structure: Structure, layer: int, sizes: Sizes, load: Load) -> tuple[Op, ...]:
-    """The operators of one decoder layer: attention, then MLP or experts, as far as it has them."""
+def layer_ops(structure: Structure, layer: int, sizes: Sizes, load: Load, end: int | None = None) -> tuple[Op, ...]:
+    """The operators of one decoder layer, in a stage whose last layer comes before `end` (None: the model's last):
+    attention, then MLP or experts, as far as it has them."""
     groups = [group for group in structure.groups if not group.mtp and group.layers and layer in group.layers]
     matrices = [matrix for group in groups if (matrix := matrix_of(group.rule, sizes))]
     ops = Ops(load.width)
     hidden = structure.hidden
-    ops.write("residual", (), load.tokens * hidden * _streams(structure))
-    flow = ops.write("hidden", ("residual",), load.tokens * hidden)
+    residual = _residual(ops, structure, structure.layers if end is None else end, load)
+    flow = ops.write("hidden", (residual,), load.tokens * hidden)
     entry = next((e for e in structure.attention if not e.mtp and layer in e.layers), None)
     attention = entry.attention.rank(sizes.tp) if entry else None
     flow = attention_ops(ops, groups, matrices, attention, hidden, flow, load)
     routing = next((r for r in structure.routing if not r.mtp and layer in r.layers), None)
     flow = _feed_forward(ops, matrices, routing, hidden, sizes, flow, load)
-    ops.write("next layer", ("residual", flow), 0)
+    ops.write("next layer", (residual, flow), 0)
     return tuple(ops.made)
 
 
@@ -109,8 +114,7 @@ def end_ops(structure: Structure, sizes: Sizes, load: Load) -> tuple[Op, ...]:
     """
     ops = Ops(load.width)
     logits = load.rows * structure.padded_vocab
-    ops.write("residual", (), load.tokens * structure.hidden * _streams(structure))
-    ops.write("hidden", ("residual",), load.tokens * structure.hidden)
+    ops.write("hidden", (_residual(ops, structure, structure.layers, load),), load.tokens * structure.hidden)
     ops.write("last tokens", ("hidden",), load.rows * structure.hidden)
     ops.write("logits", ("last tokens",), math.ceil(logits / sizes.tp))
     gathered = ops.write("gathered logits", ("logits",), logits) if sizes.tp > 1 else "logits"
@@ -129,10 +133,15 @@ def end_ops(structure: Structure, sizes: Sizes, load: Load) -> tuple[Op, ...]:
     return tuple(ops.made)
 
 
-def _streams(structure: Structure) -> int:
-    """How many residual streams there are: hyper-connections mix several (DeepSeek V4)."""
+def _residual(ops: Ops, structure: Structure, end: int, load: Load) -> str:
+    """The residual stream; of hyper-connections several (DeepSeek V4), and of attention residuals (Kimi-K3) the sums of
+    all blocks of layers before `end` (models/kimi_k3/nvidia/model.py `block_residual`)."""
+    one, config = load.tokens * structure.hidden, structure.family.config
     mixing = (g.rule.shape[1] for g in structure.groups if g.kind == "residual" and len(g.rule.shape) == 2)
-    return max((size // structure.hidden for size in mixing if size % structure.hidden == 0), default=1)
+    streams = max((size // structure.hidden for size in mixing if size % structure.hidden == 0), default=1)
+    block = look_up(config, BLOCK_KEY) or look_up(config, f"text_config.{BLOCK_KEY}")
+    blocks = math.ceil(end / block) if isinstance(block, int) and block > 0 else 0
+    return ops.write("residual", (), one * (streams + blocks))
 
 
 def _feed_forward(

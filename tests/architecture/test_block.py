@@ -153,6 +153,13 @@ def test_latent_experts_take_a_smaller_input() -> None:
     assert found["experts: output"] == 1000 * 7168
 
 
+def test_attention_residuals_hold_the_blocks_before() -> None:
+    """Kimi-K3's 93 layers are eight blocks of twelve; a stage that ends with layer 24 has two."""
+    structure, load = published("moonshotai__Kimi-K3"), Load(1000)
+    assert layer("moonshotai__Kimi-K3", 10, load)["residual"] == 1000 * 7168 * (1 + 8)
+    assert sizes_of(layer_ops(structure, 10, ONE, load, end=24))["residual"] == 1000 * 7168 * (1 + 2)
+
+
 def test_data_parallel_attention_sends_all_tokens_to_their_experts() -> None:
     found = layer("deepseek-ai__DeepSeek-V3", 10, Load(1000, imbalance=1.0), Sizes(tp=1, pp=1, ep=32, dp=32))
     assert found["tokens received"] == 1000 * 8 * 7168
