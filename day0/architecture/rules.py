@@ -157,6 +157,8 @@ class TensorRule(Frozen):
             raise ValueError(f"{self.name}: dimension {self.split.dim} is split, but the shape has {len(self.shape)}")
         if self.experts is not None and "expert" in self.placeholders:
             raise ValueError(f"{self.name}: experts are numbered in the name, or one of its dimensions, not both")
+        if self.kind == "routed_expert" and self.experts is None and "expert" not in self.placeholders:
+            raise ValueError(f"{self.name}: every token passes it, so it is no routed expert; shared_expert")
         return self
 
 
