@@ -146,12 +146,12 @@ class BoundFamily:
         except InputError:
             return None
 
-    def covers(self, name: str) -> TensorRule | None:
-        """The rule that a name has, whatever its shape; None where there is none."""
+    def rule_named(self, name: str) -> tuple[BoundRule, tuple[int, ...]] | None:
+        """The rule that a name has, whatever its shape, and the numbers in it; None where there is none."""
         key, numbers = normalised(name)
         for rule, _ in self._rules_for(key):
             if _may_be(rule, numbers):
-                return rule.rule
+                return rule, numbers
         return None
 
     def _rules_for(self, key: str) -> list[tuple[BoundRule, Companion | None]]:

@@ -11,7 +11,7 @@ to be in the config's dtype, and a few tensors to be in float32 because their ma
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import TypeVar
 
@@ -39,11 +39,15 @@ def stored_from_headers(bound: BoundFamily, tensors: Mapping[str, TensorInfo]) -
     Raises:
         InputError: a tensor has no rule, or another shape than its rule; names it.
     """
+    return stored_from_matches(bound, map(bound.match, tensors.values()))
+
+
+def stored_from_matches(bound: BoundFamily, matches: Iterable[Match]) -> Stored:
+    """What is stored in tensors whose rules are known already."""
     first: dict[tuple[object, ...], Match] = {}
     counts: dict[tuple[object, ...], Counter[int | None]] = {}
-    for tensor in tensors.values():
-        match = bound.match(tensor)
-        key = (id(match.rule), id(match.companion), tensor.dtype, tensor.shape)
+    for match in matches:
+        key = (id(match.rule), id(match.companion), match.tensor.dtype, match.tensor.shape)
         if key not in first:
             first[key], counts[key] = match, Counter()
         place = match.rule.places.get("layer")
@@ -178,17 +182,20 @@ def converted(stored: Stored, structure: Structure, weight_dtype: str) -> Stored
         )
         return replace(stored, groups=groups)
     own = own_dtype(stored)
-    weights = [group for group in stored.groups if group.is_weight]
-    made = [new for group in weights for new in _converted(group, stored, wanted, own)]
+    made: list[StoredGroup] = []
     kept: dict[BoundRule, list[StoredGroup]] = defaultdict(list)
-    for group in weights:
-        if list(_converted(group, stored, wanted, own)) == [group]:
+    for group in stored.groups:
+        if not group.is_weight:
+            continue
+        new = list(_converted(group, stored, wanted, own))
+        made += new
+        if new == [group]:
             kept[group.rule].append(group)
-    beside = [
+    beside = (
         group
         for group in stored.groups
         if not group.is_weight and any(meet(group.layers, weight.layers) for weight in kept[group.rule])
-    ]
+    )
     return replace(stored, groups=(*made, *beside))
 
 

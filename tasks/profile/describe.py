@@ -3,18 +3,42 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from day0.architecture import work
-from day0.architecture.dtypes import BYTES, KV_DTYPES, dtype_name
+from day0.architecture.attention.base import Held
+from day0.architecture.cache import CacheDtypes, ModelCache, cache_of, dtypes_of
+from day0.architecture.dtypes import BYTES, KV_DTYPES, SAFETENSORS, dtype_name
+from day0.architecture.quantization import Quantization, quantization_of
+from day0.architecture.stored import Stored, own_dtype, stored_from_config
 from day0.architecture.structure import Structure, structure_of
-from day0.artifacts.profile import CheckpointSize, KVCache, Parameters, Profile
+from day0.architecture.unread import unread_sizes
+from day0.architecture.work import WorkModel
+from day0.artifacts.profile import CheckpointSize, Difference, EngineCache, KVCache, Profile
 from day0.checkpoint import Checkpoint, open_checkpoint, read_config
+from day0.errors import InputError
 from day0.verdict import Check, Verdict
-from tasks.profile.folder import folder_facts
-from tasks.profile.reconcile import dominant_dtype, kinds_of, reconcile, stores_tied_head
+from tasks.profile.costs import costs
+from tasks.profile.facts import architecture_facts
+from tasks.profile.folder import NO_FOLDER, folder_facts
+from tasks.profile.modules import ModuleCount as Modules
+from tasks.profile.modules import check_modules, count_modules, explain
+from tasks.profile.parameters import concentration, count_parameters
+from tasks.profile.reconcile import reconcile
 from tasks.profile.settings import ProfileSettings
+
+QUANTISED = "hf_quant_config.json"
+
+
+@dataclass
+class _Told:
+    """What the sources say of each other."""
+
+    checks: list[Check] = field(default_factory=list)
+    differences: list[Difference] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
 
 
 def describe_model(path: Path, settings: ProfileSettings) -> Profile:
@@ -23,45 +47,47 @@ def describe_model(path: Path, settings: ProfileSettings) -> Profile:
     Raises:
         InputError: the config or the checkpoint's headers cannot be used, or the model is of a kind not known here.
     """
-    structure = structure_of(read_config(path), str(path))
-    config = structure.config
     checkpoint = open_checkpoint(path) if has_weights(path) else None
-    facts, warnings = folder_facts(path) if path.is_dir() else (_NO_FOLDER, [])
-    checks = [_sizes_check(structure)]
-    stored = None
-    if checkpoint:
-        found, more = reconcile(structure, checkpoint.tensors)
-        checks += found
-        warnings = more + warnings
-        stored = dominant_dtype(structure, checkpoint.tensors)
-    else:
-        reason = "there are no weights to hold the config against"
-        checks.append(Check(name="checkpoint", verdict=Verdict.SKIPPED, reason=reason))
+    raw = checkpoint.config if checkpoint else read_config(path)
+    structure = structure_of(raw, str(path), checkpoint.tensors if checkpoint else None)
+    quantization = quantization_of(raw, _beside(path), str(path))
+    told = _Told()
+    told.checks += [_config_check(structure), _family_check(structure)]
+    stored = _hold_together(structure, checkpoint, quantization, told)
+    if quantization is not None:
+        told.checks.append(_quantisation_check(quantization))
+    if settings.library:
+        _library(raw, structure, told)
+    config = structure.config
     kv_dtype = dtype_name(settings.kv_dtype, KV_DTYPES, "KV cache dtype")
+    index_dtype = dtype_name(settings.index_dtype or _plain(kv_dtype), KV_DTYPES, "indexer dtype")
+    dtypes = dtypes_of(structure, kv_dtype, index_dtype)
     context = settings.context or config.context_length
-    if context > config.context_length:
-        warnings.append(f"a context of {context:,} tokens is longer than the model's {config.context_length:,}")
-    if config.remote_code:
-        warnings.append("the config names code of its own (auto_map), which is not executed")
-    dtype = config.dtype or stored
-    if dtype is None:
-        warnings.append("neither config nor weights say the dtype: work is stated for bfloat16")
+    cache = cache_of(structure, dtypes)
+    own = own_dtype(stored) if checkpoint else None
+    dtype = config.dtype or (SAFETENSORS[own] if own else None)
+    facts, warnings = folder_facts(path) if path.is_dir() else (NO_FOLDER, [])
+    told.warnings += [*_warnings(structure, quantization, context, dtype), *warnings]
+    counted = count_parameters(structure)
+    work = WorkModel(structure, stored, _element_bytes(cache, dtypes))
     return Profile(
-        checks=tuple(checks),
+        checks=tuple(told.checks),
         architecture={
-            **_sizes(structure, dtype),
-            "stored_head": checkpoint is not None and stores_tied_head(structure, checkpoint.tensors),
+            **architecture_facts(structure, dtype),
+            "quantization": _quantisation(quantization, stored),
             **facts,
-            "concentration": _concentration(structure, settings.concentration),
-            "work": _work(structure, context, settings.concurrency, dtype or "bfloat16", kv_dtype),
+            "work": costs(work, context, settings.concurrency, settings.spec),
         },
-        parameters=count_parameters(structure),
+        parameters=counted,
         context_length=config.context_length,
         context=context,
         concurrency=settings.concurrency,
-        kv_cache=kv_cache(structure, kv_dtype, context, settings.concurrency),
+        kv_cache=kv_cache(structure, cache, dtypes, context, settings),
         checkpoint=_checkpoint_size(checkpoint),
-        warnings=(*(f"{c.name}: {c.reason}" for c in checks if c.verdict is Verdict.FAIL), *warnings),
+        target=settings.target,
+        concentration=concentration(structure, counted, settings.concentration),
+        differences=tuple(told.differences),
+        warnings=(*_faults(told.checks), *told.warnings),
     )
 
 
@@ -72,109 +98,163 @@ def has_weights(path: Path) -> bool:
     )
 
 
-def count_parameters(structure: Structure) -> Parameters:
-    """Parameters by the shapes that follow from the config. Of a dense model all are active."""
-    config = structure.config
-    by_layer = [0] * config.layers
-    for part in structure.parts:
-        if part.layer is not None:
-            by_layer[part.layer] += part.numel
-    total = structure.total
-    return Parameters(
-        total=total,
-        active=total,
-        active_without_embedding=total - config.vocab_size * config.hidden_size,
-        by_kind=kinds_of(structure.parts),
-        by_layer=tuple(by_layer),
-    )
-
-
-def kv_cache(structure: Structure, dtype: str, context: int, concurrency: int) -> KVCache:
-    """Bytes of the cache: layers · (fixed + per token · T) elements for each sequence of T tokens."""
-    layers, attention = structure.config.layers, structure.attention
-    per_token = layers * attention.cache_per_token * BYTES[dtype]
-    fixed = layers * attention.cache_fixed * BYTES[dtype]
-    kind = {
-        "kind": attention.kind,
-        "layers": layers,
-        "kv_heads": attention.kv_heads,
-        "head_dim": attention.head_dim,
-        "bytes_per_token": per_token,
-        "bytes_per_sequence": fixed,
-    }
+def kv_cache(
+    structure: Structure, cache: ModelCache, dtypes: CacheDtypes, context: int, settings: ProfileSettings
+) -> KVCache:
+    """Cache and state, ideal and as an engine hands it out in pages."""
+    engine = cache.engine(context, settings.page, settings.batched_tokens)
+    ideal = cache.bytes(context)
+    mtp = [part for part in cache_of(structure, dtypes, mtp=True).parts if part.mtp]
     return KVCache(
-        dtype=dtype,
-        bytes_per_token=per_token,
-        bytes_per_sequence=fixed,
-        bytes_at_context=concurrency * (fixed + per_token * context),
-        by_layer_kind=(kind,),
+        dtype=dtypes.cache,
+        index_dtype=dtypes.index,
+        state_dtype=dtypes.state,
+        bytes_per_token=cache.bytes_per_token,
+        bytes_per_sequence=cache.bytes_per_sequence,
+        bytes_at_context=settings.concurrency * ideal,
+        by_layer_kind=tuple(part.as_json() for part in cache.parts),
+        engine=EngineCache(
+            page_tokens=engine.page_tokens,
+            batched_tokens=settings.batched_tokens,
+            bytes_per_sequence=engine.bytes,
+            fragmentation=engine.bytes - ideal,
+        ),
+        mtp={
+            "layers": sum(len(part.layers) for part in mtp),
+            "bytes_per_token": sum(part.bytes_per_token for part in mtp),
+            "bytes_per_sequence": sum(part.bytes_per_sequence for part in mtp),
+        }
+        if mtp
+        else None,
+        curve=tuple((tokens, cache.bytes(tokens)) for tokens in _lengths(context)),
     )
 
 
-_NO_FOLDER: dict[str, Any] = {"chat_template": None, "tokenizer": None, "special_tokens": None, "licence": None}
+def _beside(path: Path) -> dict[str, Any] | None:
+    """The quantisation file beside a config."""
+    folder = path if path.is_dir() else path.parent if path.name == "config.json" else None
+    found = folder / QUANTISED if folder else None
+    return read_config(found) if found is not None and found.is_file() else None
 
 
-def _sizes(structure: Structure, dtype: str | None) -> dict[str, Any]:
-    config = structure.config
-    return {
-        "model_type": config.model_type,
-        "architectures": list(config.architectures),
-        "family": structure.family.family.name,
-        "layers": config.layers,
-        "hidden_size": config.hidden_size,
-        "intermediate_size": config.intermediate_size,
-        "heads": config.heads,
-        "kv_heads": config.kv_heads,
-        "head_dim": config.head_dim,
-        "vocab_size": config.vocab_size,
-        "dtype": dtype,
-        "tied_embeddings": config.tied_embeddings,
-        "attention_bias": config.attention_bias,
-        "mlp_bias": config.mlp_bias,
-        "attention": config.attention,
-        "position": {
-            "scheme": "rope",
-            "type": config.rope.type,
-            "theta": config.rope.theta,
-            "factor": config.rope.factor,
-            "original_context": config.rope.original_context,
-            "max_position_embeddings": config.max_position_embeddings,
-        },
-        "vision": False,
-        "remote_code": config.remote_code,
-    }
+def _hold_together(
+    structure: Structure, checkpoint: Checkpoint | None, quantization: Quantization | None, told: _Told
+) -> Stored:
+    """What is stored: by the headers where there are some, held against the config; else predicted."""
+    if checkpoint is None:
+        reason = "there are no weights to hold the config against"
+        told.checks.append(Check(name="checkpoint", verdict=Verdict.SKIPPED, reason=reason))
+        return stored_from_config(structure, quantization)
+    found = reconcile(structure, _alone(checkpoint), checkpoint.tensors, quantization)
+    told.checks += found.checks
+    told.differences += found.differences
+    told.warnings += found.warnings
+    return found.stored
 
 
-def _concentration(structure: Structure, share: float) -> list[dict[str, Any]]:
-    """Kinds that hold at least `share` of the parameters, most first, and layers of over twice the mean layer."""
-    counted = count_parameters(structure)
-    by_layer = counted.by_layer
-    found = [
-        {"what": kind, "parameters": count, "share": count / counted.total}
-        for kind, count in sorted(counted.by_kind.items(), key=lambda item: -item[1])
-        if count >= share * counted.total
-    ]
-    heavy = [layer for layer, count in enumerate(by_layer) if count > 2 * sum(by_layer) / len(by_layer)]
-    return found + [
-        {"what": f"layer {layer}", "parameters": by_layer[layer], "share": by_layer[layer] / counted.total}
-        for layer in heavy
+def _alone(checkpoint: Checkpoint) -> Structure | None:
+    """The model by its config alone; None where only the tensors tell some size of it."""
+    try:
+        return structure_of(checkpoint.config, str(checkpoint.root / "config.json"))
+    except InputError:
+        return None
+
+
+def _library(raw: dict[str, Any], structure: Structure, told: _Told) -> None:
+    """The third source: the library's own modules."""
+    modules = count_modules(raw, structure)
+    rows = explain(modules, structure, raw) if isinstance(modules, Modules) else []
+    told.checks.append(check_modules(modules, rows))
+    told.differences += [
+        Difference(
+            sources="config and library",
+            what=row.what,
+            elements=row.elements,
+            reason=row.reason or "not explained",
+        )
+        for row in rows
     ]
 
 
-def _work(structure: Structure, context: int, concurrency: int, dtype: str, kv_dtype: str) -> dict[str, Any]:
-    weight, cache = BYTES[dtype], BYTES[kv_dtype]
-    prefill = work.prefill(structure, context, weight, cache, concurrency)
-    decode = work.decode(structure, context, weight, cache, concurrency)
-    return {
-        phase: {"flops": done.flops, "bytes": done.bytes, "flops_per_byte": done.flops / done.bytes}
-        for phase, done in (("prefill", prefill), ("decode", decode))
-    }
-
-
-def _sizes_check(structure: Structure) -> Check:
+def _config_check(structure: Structure) -> Check:
     total = structure.total
     reason = f"{total:,} parameters follow from the config as {structure.family.family.name}"
     return Check(name="config", verdict=Verdict.PASS, reason=reason, measured={"parameters": total})
+
+
+def _family_check(structure: Structure) -> Check:
+    """Whether the model's type is one that a family names, or was taken for one on evidence."""
+    found, kind = structure.recognised, structure.config.model_type
+    if found.evidence is None:
+        reason = f"model_type {kind} is one of family {structure.family.family.name}"
+        return Check(name="family", verdict=Verdict.PASS, reason=reason)
+    verdict = Verdict.PASS if found.sure else Verdict.INCONCLUSIVE
+    return Check(name="family", verdict=verdict, reason=f"no family names model_type {kind}; {found.evidence}")
+
+
+def _quantisation_check(quantization: Quantization) -> Check:
+    if quantization.unread:
+        reason = "; ".join(quantization.unread[:3])
+        return Check(name="quantisation", verdict=Verdict.INCONCLUSIVE, reason=reason)
+    reason = f"{quantization.method} by {quantization.where}"
+    return Check(name="quantisation", verdict=Verdict.PASS, reason=reason)
+
+
+def _quantisation(quantization: Quantization | None, stored: Stored) -> dict[str, Any]:
+    """`method`, `where`, `kv_dtype` as stated; `formats`: parameters by how they are stored; bytes of all weights."""
+    total = sum(stored.formats().values())
+    return {
+        "method": quantization.method if quantization else None,
+        "where": quantization.where if quantization else None,
+        "kv_dtype": quantization.kv_dtype if quantization else None,
+        "formats": {name: f"{count / total:.1%}" for name, count in stored.formats().items()},
+        "parameters": stored.formats(),
+        "bytes": stored.bytes,
+        "source": stored.source,
+    }
+
+
+def _warnings(
+    structure: Structure, quantization: Quantization | None, context: int, dtype: str | None
+) -> Iterator[str]:
+    config = structure.config
+    if unread := unread_sizes(config.raw, structure.family):
+        yield f"the config has keys that look like sizes and that nothing read: {', '.join(unread)}"
+    if context > config.context_length:
+        yield f"a context of {context:,} tokens is longer than the model's {config.context_length:,}"
+    if config.remote_code:
+        yield "the config names code of its own (auto_map), which is not executed"
+    if dtype is None:
+        yield "neither config nor weights say the dtype: weights and work are stated for bfloat16"
+    if quantization is not None and quantization.kv_dtype:
+        yield f"{quantization.where} is for a KV cache in {quantization.kv_dtype}; choose it with --kv-dtype"
+
+
+def _faults(checks: list[Check]) -> Iterator[str]:
+    for check in checks:
+        if check.verdict in (Verdict.FAIL, Verdict.INCONCLUSIVE):
+            yield f"{check.name}: {check.reason}"
+
+
+def _element_bytes(cache: ModelCache, dtypes: CacheDtypes) -> dict[Held, float]:
+    """Bytes of an element of what is cached, its scales among them."""
+    kinds: tuple[Held, ...] = ("cache", "index", "state", "conv")
+    found: dict[Held, float] = {held: float(BYTES.get(dtypes.of(held), 1)) for held in kinds}
+    for part in cache.parts:
+        for item in part.attention.cache:
+            if item.size:
+                found[item.held] = item.entry_bytes(dtypes.of(item.held)) / item.size
+    return found
+
+
+def _plain(kv_dtype: str) -> str:
+    """What an indexer's keys are held in beside such a cache."""
+    return "fp8" if kv_dtype == "fp8_ds_mla" else kv_dtype
+
+
+def _lengths(context: int) -> list[int]:
+    """Powers of two up to the context, and the context."""
+    return sorted({1 << power for power in range(10, context.bit_length())} | {context})
 
 
 def _checkpoint_size(checkpoint: Checkpoint | None) -> CheckpointSize | None:
