@@ -163,7 +163,7 @@ class _Binder:
     ) -> int:
         for key in rule.keys:
             value = look_up(config, key)
-            if value is None:
+            if value is None or value is False:  # `sliding_window: false`: there is none
                 continue
             if rule.length and isinstance(value, list | str):
                 value = len(value)

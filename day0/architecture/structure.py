@@ -20,6 +20,7 @@ from day0.architecture.bound import BoundFamily, BoundRule, normalised
 from day0.architecture.config import ModelConfig, model_type_of, parse_model_config
 from day0.architecture.decoder_rules import BoundAttention, BoundPosition, BoundRouting
 from day0.architecture.resemblance import Recognised, recognise
+from day0.architecture.unread import foreign_part
 from day0.errors import InputError
 from day0.safetensors_header import TensorInfo
 
@@ -133,12 +134,17 @@ def structure_of(raw: Mapping[str, Any], where: str, tensors: Mapping[str, Tenso
     Raises:
         InputError: a value cannot be used, or no family describes such a model.
     """
-    model_type_of(raw, where)
+    model_type = model_type_of(raw, where)
     try:
         recognised = recognise(raw, tensors)
         bound = bind(recognised.family, raw, tensors)
     except InputError as error:
         raise InputError(f"{where}: {error}") from error
+    if part := foreign_part(raw, bound):
+        raise InputError(
+            f"{where}: model_type {model_type!r}, but the config has {part}, which the family {bound.family.name!r} "
+            f"does not describe; it is not counted as a plain model"
+        )
     config = parse_model_config(raw, where)
     groups = tuple(_groups(bound, _optional_numbers(bound, tensors) if tensors is not None else {}))
     attention = tuple(_attention(bound.decoder.attention))
