@@ -6,7 +6,8 @@ together with its tensors.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import functools
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Self
 
@@ -14,6 +15,7 @@ from pydantic import Field, model_validator
 
 from day0.architecture.expressions import evaluate, words
 from day0.architecture.keys import When, look_up
+from day0.architecture.layers import believe_layers
 from day0.artifacts.base import Frozen
 from day0.errors import InputError
 
@@ -80,7 +82,9 @@ class LayerRule(Frozen):
     def chosen(self, sets: Mapping[str, frozenset[int]], sizes: Mapping[str, int], layers: int) -> frozenset[int]:
         """The numbers of the layers; modules that are counted apart come after all decoder layers."""
         if self.count is not None:
-            return frozenset(range(layers, layers + evaluate(self.count, sizes, "count")))
+            count = evaluate(self.count, sizes, "count")
+            believe_layers(layers + count, f"the count {self.count!r}")
+            return frozenset(range(layers, layers + count))
         return frozenset[int]().union(*(sets[name] for name in self.layers))
 
 
@@ -220,11 +224,13 @@ def bind_decoder(
     """Sizes and layers as numbers. A rule whose condition does not hold, or that has no layers, is left out.
 
     Raises:
-        InputError: a size cannot be computed, a fact is malformed, or more experts are chosen than there are.
+        InputError: a size cannot be computed, a fact is malformed, heads cannot share those of keys and values, or
+            more experts are chosen than there are.
     """
     attention: list[BoundAttention] = []
     routing: list[BoundRouting] = []
     position: list[BoundPosition] = []
+    called = functools.partial(_called, rules, config)
     for rule in rules.rules:
         if not all(when.holds(config) for when in rule.when):
             continue
@@ -235,20 +241,48 @@ def bind_decoder(
                 continue
             if isinstance(rule, AttentionRule):
                 numbers = {name: evaluate(text, sizes, name) for name, text in rule.sizes.items()}
+                _groups(rule, numbers, called)
                 attention.append(BoundAttention(rule.kind, held, numbers, mtp))
             elif isinstance(rule, RoutingRule):
-                routing.append(_routing(rule, held, mtp, config, sizes))
+                routing.append(_routing(rule, held, mtp, config, sizes, called))
             elif isinstance(rule, PositionRule) and not mtp:
                 position.append(_position(rule, held, config, sizes))
     return BoundDecoder(tuple(attention), tuple(routing), tuple(position))
 
 
+def _called(rules: DecoderRules, config: Mapping[str, Any], size: str) -> str:
+    """What the config calls a size: the key under which it has it."""
+    rule = getattr(rules, "sizes", {}).get(size)  # a family's; rules by themselves have none
+    return next((key for key in rule.keys if look_up(config, key) is not None), size) if rule else size
+
+
+#: Heads that share others by groups of equal size.
+_SHARED = (("heads", "kv_heads"), ("value_heads", "key_heads"), ("heads", "groups"))
+
+
+def _groups(rule: AttentionRule, numbers: Mapping[str, int], called: Callable[[str], str]) -> None:
+    for many, few in _SHARED:
+        if many in numbers and few in numbers and (not numbers[few] or numbers[many] % numbers[few]):
+            raise InputError(
+                f"config.json: {called(rule.sizes[many])} {numbers[many]:,} is no multiple of "
+                f"{called(rule.sizes[few])} {numbers[few]:,}"
+            )
+
+
 def _routing(
-    rule: RoutingRule, held: frozenset[int], mtp: bool, config: Mapping[str, Any], sizes: Mapping[str, int]
+    rule: RoutingRule,
+    held: frozenset[int],
+    mtp: bool,
+    config: Mapping[str, Any],
+    sizes: Mapping[str, int],
+    called: Callable[[str], str],
 ) -> BoundRouting:
     experts, chosen = evaluate(rule.experts, sizes, "experts"), evaluate(rule.per_token, sizes, "experts per token")
     if not 1 <= chosen <= experts:
-        raise InputError(f"config.json: each token is routed to {chosen} experts and there are {experts}")
+        raise InputError(
+            f"config.json: {called(rule.per_token)} is {chosen:,} and {called(rule.experts)} {experts:,}; a token is "
+            f"routed to at least one expert, and to at most all"
+        )
     shared = evaluate(rule.shared, sizes, "shared experts") if rule.shared else 0
     facts = {name: value for name, fact in rule.facts.items() if (value := fact.of(config)) is not None}
     return BoundRouting(held, experts, chosen, shared, facts, mtp)

@@ -73,14 +73,14 @@ def resolve_layers(
     Raises:
         InputError: the config lacks what a set is read from, or it is of another kind or length; names the key.
     """
-    _believe(layers, "num_hidden_layers")
+    believe_layers(layers, "num_hidden_layers")
     found = {"all": frozenset(range(layers))}
     for name, rule in sets.items():
         chosen = frozenset[int]().union(*(found[base] for base in rule.of)) if rule.of else found["all"]
         if rule.start is not None or rule.end is not None:
             start = evaluate(rule.start, sizes, name) if rule.start else 0
             end = evaluate(rule.end, sizes, name) if rule.end else layers
-            _believe(end, f"the layer set {name!r} ({rule.end})")
+            believe_layers(end, f"the layer set {name!r} ({rule.end})")
             span = frozenset(range(start, end))
             chosen = span if end > layers and not rule.of else chosen & span
         if rule.every is not None:
@@ -96,7 +96,12 @@ def resolve_layers(
     return found
 
 
-def _believe(layers: int, what: str) -> None:
+def believe_layers(layers: int, what: str) -> None:
+    """Refuse a number of layers that nothing should be made of, before something is.
+
+    Raises:
+        InputError: it is over MOST_LAYERS; names `what` says so.
+    """
     if layers > MOST_LAYERS:
         raise InputError(f"config.json: by {what} there are {layers:,} layers; at most {MOST_LAYERS:,} are believed")
 
