@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from functools import lru_cache
 
 
 def stage_layers(layers: int, pp: int, stage: int) -> int:
@@ -14,6 +15,7 @@ def stage_layers(layers: int, pp: int, stage: int) -> int:
     return layers // pp + (1 if pp - 1 - layers % pp <= stage < pp - 1 else 0)
 
 
+@lru_cache(1 << 12)
 def pipeline_stages(layers: int, pp: int) -> tuple[tuple[int, int], ...]:
     """The layers of each stage, as (first, one past the last)."""
     counts = (stage_layers(layers, pp, stage) for stage in range(pp))

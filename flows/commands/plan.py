@@ -11,41 +11,73 @@ from flows import output
 from flows.output import Answer
 
 #: What `--json` shows of the artifact, and no more: scripts rely on it.
-KEYS = ("feasible", "minimum_devices", "chosen", "alternatives", "rejected", "max_context", "engine_args")
+KEYS = (
+    "feasible", "minimum_devices", "chosen", "alternatives", "rejected", "max_context", "engine_args", "engines",
+    "minimum_layout", "context", "concurrency", "objective", "weight_dtype", "convert_to", "weight_reason", "kv_dtype",
+    "placement", "notes", "offload", "unchecked",
+)  # fmt: skip
 
 SIZE = click.IntRange(1, 65_536)
 
 
 @output.command()
 @click.argument("path", type=click.Path(path_type=Path))
-@click.option("--target", required=True, help="A file of configs/targets/, such as cpu or h100.")
+@click.option("--target", help="A file of configs/targets/, such as cpu or h100.")
 @click.option("--devices", type=SIZE, help="How many there are; by default one node of the target.")
 @click.option("--device-memory", type=click.IntRange(1, 1 << 50), help="Bytes of each device; by default the target's.")
 @click.option("--context", type=click.IntRange(1, 1 << 40), help="Tokens of a sequence; by default as many as fit.")
-@click.option(
-    "--concurrency", type=click.IntRange(1, 1_000_000), default=1, show_default=True, help="Sequences at once."
-)
-@click.option("--kv-dtype", help="Of the KV cache; by default that of the weights.")
+@click.option("--concurrency", type=click.IntRange(1, 1_000_000), help="Sequences at once; by default 1.")
+@click.option("--kv-dtype", help="Of the KV cache; by default that of the weights, or what the checkpoint says.")
+@click.option("--index-dtype", help="Of an indexer's keys; by default that of the KV cache.")
 @click.option("--weight-dtype", help="What the weights are served as; by default what they are stored as.")
+@click.option("--mtp", is_flag=True, default=None, help="Multi-token prediction is used, and needs a cache too.")
+@click.option(
+    "--objective",
+    type=click.Choice(["latency", "throughput", "cost"]),
+    help="What layouts are ranked by at the given concurrency: time of a token (default), tokens a second, or the "
+    "same for each device.",
+)
 @click.option("--tp", type=SIZE, help="Tensor parallel size; checked, not changed.")
 @click.option("--pp", type=SIZE, help="Pipeline parallel size; checked, not changed.")
-@click.option("--ep", type=SIZE, help="Expert parallel size; checked, not changed.")
-def command(path: Path, **options: Any) -> Answer:
+@click.option(
+    "--ep", type=SIZE, help="Expert parallel size; checked, not changed. More than tp: attention in replicas."
+)
+@click.option("--dp", type=SIZE, help="Data parallel size: replicas of attention; checked, not changed.")
+@click.option("--dcp", type=SIZE, help="Ranks that share the tokens of a cache in decode; checked, not changed.")
+@click.option("--save", type=click.Path(path_type=Path, dir_okay=False), help="Write the plan as YAML, for review.")
+@click.option(
+    "--load",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Plan again what such a file says, and say what differs.",
+)
+def command(path: Path, save: Path | None, load: Path | None, **options: Any) -> Answer:
     """Lay a model out over a target's devices: what fits, what does not and why.
 
     PATH is a model folder, or a config.json alone.
     """
-    from day0.architecture.structure import structure_of
-    from day0.checkpoint import read_config
+    from day0.errors import InputError
     from day0.verdict import exit_code
     from tasks.plan.layout import plan_layout
+    from tasks.plan.model import read_model
+    from tasks.plan.review import compare, load_review, save_review, settings_of
     from tasks.plan.settings import PlanSettings
     from tasks.profile.describe import describe_model
     from tasks.profile.settings import ProfileSettings
 
-    settings = PlanSettings.model_validate(options)
+    review = load_review(load) if load else None
+    if review:
+        settings = settings_of(review, options)
+    elif options["target"] is None:
+        raise InputError("give --target, a file of configs/targets/ such as cpu or h100 (or --load, a saved plan)")
+    else:
+        given = {name: value for name, value in options.items() if value is not None}
+        settings = PlanSettings.model_validate({"concurrency": 1, **given})
     profile = describe_model(path, ProfileSettings(concurrency=settings.concurrency))
-    plan = plan_layout(structure_of(read_config(path), str(path)), profile, settings)
+    plan = plan_layout(read_model(path), profile, settings)
+    if review:
+        plan = plan.model_copy(update={"checks": (*plan.checks, compare(review, plan))})
+    if save:
+        save_review(plan, save)
     content: dict[str, Any] = plan.to_json()
 
     def show() -> None:

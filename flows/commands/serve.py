@@ -76,10 +76,9 @@ def _launch(
     weight_dtype: str | None,
 ) -> Any:
     """Plan the folder for the target as `adapt` does, and turn the plan into a launch."""
-    from day0.architecture.structure import structure_of
-    from day0.checkpoint import read_config
     from day0.errors import CheckFailed
     from tasks.plan.layout import plan_layout
+    from tasks.plan.model import read_model
     from tasks.plan.settings import PlanSettings
     from tasks.profile.describe import describe_model
     from tasks.profile.settings import ProfileSettings
@@ -100,7 +99,7 @@ def _launch(
         "pp": ranks.pp,
         "devices": ranks.tp * ranks.pp,
     }
-    plan = plan_layout(structure_of(read_config(config), str(config)), profile, PlanSettings.model_validate(settings))
+    plan = plan_layout(read_model(config), profile, PlanSettings.model_validate(settings))
     if plan.chosen is None:
         raise CheckFailed(f"{folder} does not fit on target {target}: {plan.reason}")
     prepared = prepare(engine_name, runtime)

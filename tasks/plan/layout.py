@@ -1,24 +1,32 @@
-"""The plan of a model on a target: dtypes, devices, the search, and what the engine is told."""
+"""The plan of a model on a target: what is served, the search, and what the engine is told."""
 
 from __future__ import annotations
 
-from typing import Any
-
-from day0.architecture.dtypes import KV_DTYPES, WEIGHT_DTYPES, dtype_name
-from day0.architecture.structure import Structure
-from day0.artifacts.plan import Layout, ParallelPlan
+from day0.architecture.cache import cache_of, dtypes_of
+from day0.architecture.dtypes import BYTES
+from day0.architecture.parallel import Sizes
+from day0.architecture.pipeline import pipeline_stages
+from day0.artifacts.plan import Layout, Offload, ParallelPlan
 from day0.artifacts.profile import Profile
 from day0.errors import CheckFailed, InputError
 from day0.verdict import Check, Verdict
-from tasks.plan.constraints import Sizes
+from tasks.plan.activations import Activations
+from tasks.plan.candidates import Candidates
+from tasks.plan.constraints import Constraints
+from tasks.plan.engines import engine_arguments, neutral_arguments
 from tasks.plan.memory import MemoryModel, replica_sequences
-from tasks.plan.search import GB, Found, search
+from tasks.plan.model import Model
+from tasks.plan.placement import placements
+from tasks.plan.predicted import predictor
+from tasks.plan.search import GB, Found, Ranked, Search, different, named
+from tasks.plan.served import Served, served
 from tasks.plan.settings import PlanSettings
+from tasks.plan.weights import Weights
 
 ALTERNATIVES = 4
 
 
-def plan_layout(structure: Structure, profile: Profile, settings: PlanSettings) -> ParallelPlan:
+def plan_layout(model: Model, profile: Profile, settings: PlanSettings) -> ParallelPlan:
     """Choose a layout, or say what does not fit.
 
     Raises:
@@ -27,110 +35,189 @@ def plan_layout(structure: Structure, profile: Profile, settings: PlanSettings) 
     """
     if not profile.verdict.good:
         raise CheckFailed(f"the profile failed, and a plan made from it would be wrong: {profile.reason}")
-    weight_dtype, kv_dtype = _dtypes(profile, settings)
     if settings.context and settings.context > profile.context_length:
         raise InputError(
             f"a context of {settings.context:,} tokens is longer than the model's {profile.context_length:,}; "
             f"ask for at most that"
         )
-    devices = settings.devices or max(settings.spec.devices_per_node.value, (settings.tp or 1) * (settings.pp or 1))
-    model = MemoryModel(
-        structure, settings.spec.engine_memory, weight_dtype, kv_dtype, bool(profile.architecture["stored_head"])
-    )
-    found = search(model, settings, devices, profile.context_length)
-    chosen = found.layouts[0] if found.layouts else None
-    unsupported = _unsupported(settings, weight_dtype, kv_dtype)
-    feasible = chosen is not None and not unsupported
-    return ParallelPlan(
-        checks=(
-            Check(
-                name="dtypes",
-                verdict=Verdict.FAIL if unsupported else Verdict.PASS,
-                reason=unsupported or f"{settings.target} computes with {weight_dtype} and caches {kv_dtype}",
-            ),
-            _fit_check(found, settings, devices, profile.context_length),
-        ),
-        target=settings.target,
-        feasible=feasible,
-        minimum_devices=None if unsupported else found.minimum_devices,
-        chosen=chosen if feasible else None,
-        alternatives=found.layouts[1 : 1 + ALTERNATIVES] if feasible else (),
-        rejected=found.rejected,
-        max_context=found.max_context,
-        context=found.context,
-        concurrency=settings.concurrency,
-        weight_dtype=weight_dtype,
-        kv_dtype=kv_dtype,
-        engine_args=engine_args(model, found, settings, chosen) if chosen and feasible else {},
-    )
+    return _Planner(model, served(model, settings), settings, profile.context_length).plan()
 
 
-def engine_args(model: MemoryModel, found: Found, settings: PlanSettings, chosen: Layout) -> dict[str, Any]:
-    """What an engine is told, in neutral names. The cache has room for every sequence at full length."""
-    sizes = Sizes(chosen.tp, chosen.pp, chosen.ep, chosen.dp)
-    cache = max(
-        model.kv_cache(sizes, stage, found.context, settings.concurrency) + model.null_block(sizes, stage)
-        for stage in model.telling_stages(chosen.pp)
-    )
-    sequences = replica_sequences(settings.concurrency, sizes)
-    replicas = {"data_parallel_size": chosen.dp} if chosen.dp > 1 else {}
-    return {
-        "tensor_parallel_size": chosen.tp,
-        "pipeline_parallel_size": chosen.pp,
-        **replicas,
-        "max_model_len": found.context,
-        "max_num_seqs": sequences,
-        "max_num_batched_tokens": max(model.engine.batched_tokens, sequences),
-        "dtype": model.weight_dtype,
-        "kv_cache_dtype": "auto" if model.kv_dtype == model.weight_dtype else model.kv_dtype,
-        "kv_cache_bytes": cache,
-    }
+class _Planner:
+    """What one plan is made with."""
 
-
-def _dtypes(profile: Profile, settings: PlanSettings) -> tuple[str, str]:
-    stored = settings.weight_dtype or profile.architecture["dtype"]
-    if stored is None:
-        raise InputError("neither the config nor the weights say the dtype; give --weight-dtype")
-    weights = dtype_name(stored, WEIGHT_DTYPES, "weight dtype")
-    cache = weights if settings.kv_dtype in (None, "auto") else settings.kv_dtype
-    return weights, dtype_name(str(cache), KV_DTYPES, "KV cache dtype")
-
-
-def _unsupported(settings: PlanSettings, weight_dtype: str, kv_dtype: str) -> str | None:
-    """Why the target cannot use a dtype, with the option that changes it."""
-    for option, dtype, supported in (
-        ("--weight-dtype", weight_dtype, settings.spec.dtypes.weights),
-        ("--kv-dtype", kv_dtype, settings.spec.dtypes.kv_cache),
-    ):
-        if dtype not in supported:
-            return f"{settings.target} does not support {dtype}; {option} may be {', '.join(supported)}"
-    return None
-
-
-def _fit_check(found: Found, settings: PlanSettings, devices: int, context_length: int) -> Check:
-    measured = {"max_context": found.max_context, "minimum_devices": found.minimum_devices, "devices": devices}
-    if found.layouts:
-        best = found.layouts[0]
-        memory = best.per_device
-        short = f" (the model's own is {context_length:,})" if found.context < context_length else ""
-        reason = (
-            f"tp {best.tp} x pp {best.pp} x dp {best.dp}: {memory.total / GB:.2f} of {memory.capacity / GB:.2f} GB "
-            f"a device, {settings.concurrency} sequences of {found.context:,} tokens{short}"
+    def __init__(self, model: Model, held: Served, settings: PlanSettings, context_length: int) -> None:
+        self.model, self.held, self.settings, self.context_length = model, held, settings, context_length
+        structure, engine = model.structure, settings.spec.engine_memory
+        self.weights = Weights(structure.family, held.stored)
+        self.constraints = Constraints(structure, self.weights)
+        dtypes = dtypes_of(structure, held.kv_dtype, settings.index_dtype or held.kv_dtype)
+        width = max(2, BYTES.get(held.compute_dtype, 2))
+        self.memory = MemoryModel(
+            structure,
+            self.weights,
+            engine,
+            Activations(structure, width, context_length, engine.prompt_logits),
+            cache_of(structure, dtypes, mtp=settings.mtp),
         )
-        return Check(name="fit", verdict=Verdict.PASS, reason=reason, measured=measured)
-    return Check(name="fit", verdict=Verdict.FAIL, reason=_misfit(found, settings, devices), measured=measured)
+        predict = predictor(structure, held, settings, dtypes)
+        candidates = Candidates(self.constraints, settings)
+        self.search = Search(candidates, self.memory, settings, predict.least, predict.least)
+
+    def plan(self) -> ParallelPlan:
+        settings, held = self.settings, self.held
+        devices = settings.devices or self._default_devices()
+        found = self.search.run(devices, self.context_length)
+        shown = [self._layout(ranked, found.context) for ranked in different(found.layouts, 1 + ALTERNATIVES)]
+        chosen = shown[0] if shown and not held.fault else None
+        engine_args: dict[str, object] = {}
+        engines: dict[str, tuple[str, ...]] = {}
+        engine_notes: list[str] = []
+        if chosen:
+            engine_args = self._neutral(chosen, found.context)
+            engines, engine_notes = engine_arguments(
+                engine_args,
+                sizes_of(chosen),
+                chosen.per_device,
+                experts=bool(self.weights.experts),
+                whole_towers=self._has_towers and self.weights.whole_towers(chosen.tp),
+                mtp=settings.mtp,
+            )
+        notes = self.constraints.notes(sizes_of(chosen)) if chosen else []
+        return ParallelPlan(
+            checks=(self._dtype_check(), self._fit_check(found, shown, devices)),
+            target=settings.target,
+            feasible=chosen is not None,
+            minimum_devices=found.minimum.devices if found.minimum and not held.fault else None,
+            minimum_layout=_sizes_json(found.minimum) if found.minimum and not held.fault else {},
+            chosen=chosen,
+            alternatives=tuple(shown[1:]) if chosen else (),
+            rejected=found.rejected,
+            max_context=found.max_context,
+            context=found.context,
+            concurrency=settings.concurrency,
+            objective=settings.objective,
+            weight_dtype=held.weight_dtype,
+            convert_to=held.convert_to,
+            weight_reason=held.reason,
+            kv_dtype=held.kv_dtype,
+            index_dtype=settings.index_dtype,
+            mtp=settings.mtp,
+            placement=placements(self.weights, sizes_of(chosen)) if chosen else (),
+            notes=(*notes, *engine_notes, *held.notes, *self._unread()),
+            offload=self._offload(found) if not chosen and not held.fault else None,
+            unchecked=tuple(dict.fromkeys((*held.unchecked, *settings.spec.unknown()))),
+            engine_args=engine_args,
+            engines=engines,
+        )
+
+    @property
+    def _has_towers(self) -> bool:
+        return any(group.kind in ("vision", "audio") for group in self.weights.groups)
+
+    def _default_devices(self) -> int:
+        """One node, or as many as the given sizes need."""
+        s = self.settings
+        replicas = s.dp or max(1, (s.ep or 1) // (s.tp or 1))
+        return max(s.spec.devices_per_node.value, (s.tp or 1) * (s.pp or 1) * replicas)
+
+    def _layout(self, ranked: Ranked, context: int) -> Layout:
+        sizes, speed = ranked.sizes, ranked.speed
+        room = self.search.room(sizes)
+        return Layout(
+            tp=sizes.tp,
+            pp=sizes.pp,
+            ep=sizes.ep,
+            dp=sizes.dp,
+            dcp=sizes.dcp,
+            devices=sizes.devices,
+            per_device=self.memory.device(sizes, context, self.settings.concurrency, room),
+            stages=pipeline_stages(self.model.structure.layers, sizes.pp),
+            seconds_per_token=speed.seconds_per_token,
+            tokens_per_second=speed.tokens_per_second,
+            terms=speed.terms,
+        )
+
+    def _neutral(self, chosen: Layout, context: int) -> dict[str, object]:
+        """The cache has room for every sequence at full length, on every stage."""
+        sizes = sizes_of(chosen)
+        sequences = replica_sequences(self.settings.concurrency, sizes)
+        cached, null = self.memory.cache(sizes, context), self.memory.null_block(sizes)
+        cache = max(sequences * each + block for each, block in zip(cached, null, strict=True))
+        batched = self.memory.tokens(sequences)
+        return neutral_arguments(sizes, context, sequences, batched, self.held.compute_dtype, self.held.kv_dtype, cache)
+
+    def _dtype_check(self) -> Check:
+        held = self.held
+        good = f"{self.settings.target} holds {held.weight_dtype} and caches {held.kv_dtype}; {held.reason}"
+        return Check(name="dtypes", verdict=Verdict.FAIL if held.fault else Verdict.PASS, reason=held.fault or good)
+
+    def _fit_check(self, found: Found, shown: list[Layout], devices: int) -> Check:
+        minimum = found.minimum.devices if found.minimum else None
+        measured = {"max_context": found.max_context, "minimum_devices": minimum, "devices": devices}
+        if shown:
+            memory = shown[0].per_device
+            short = f" (the model's own is {self.context_length:,})" if found.context < self.context_length else ""
+            reason = (
+                f"{named(sizes_of(shown[0]))}: {memory.total / GB:.2f} of {memory.capacity / GB:.2f} GB a device, "
+                f"{self.settings.concurrency} sequences of {found.context:,} tokens{short}"
+            )
+            return Check(name="fit", verdict=Verdict.PASS, reason=reason, measured=measured)
+        return Check(name="fit", verdict=Verdict.FAIL, reason=_misfit(found, devices), measured=measured)
+
+    def _unread(self) -> list[str]:
+        """What of the quantisation was predicted without being understood."""
+        if self.model.quantization is None or self.model.stored.source == "headers":
+            return []
+        return [f"weights may be other than planned: {text}" for text in self.model.quantization.unread]
+
+    def _offload(self, found: Found) -> Offload | None:
+        """What the nearest layout lacks, and what reading that from the host for every step would cost."""
+        sizes = found.nearest
+        if sizes is None:
+            return None
+        wanted = self.settings.context or self.memory.engine.kv_block_tokens
+        memory = self.memory.device(sizes, wanted, self.settings.concurrency, self.search.room(sizes))
+        lacking = memory.total - memory.capacity
+        if lacking >= memory.weights or self.settings.spec.memory.shared:
+            return None
+        link = self.settings.spec.host_link
+        seconds = lacking / link.value if link else None
+        cost = f"{seconds * 1e3:,.0f} ms more a token" if seconds is not None else "a time that is not known"
+        return Offload(
+            tp=sizes.tp,
+            pp=sizes.pp,
+            ep=sizes.ep,
+            dp=sizes.dp,
+            bytes_per_device=lacking,
+            seconds_per_token=seconds,
+            reason=(
+                f"{named(sizes)} would fit with {lacking / GB:.2f} GB of each device's weights in the host's memory, "
+                f"read over the host link in every step: {cost}"
+            ),
+        )
 
 
-def _misfit(found: Found, settings: PlanSettings, devices: int) -> str:
+def _misfit(found: Found, devices: int) -> str:
     """One sentence: what is in the way, and what would fit."""
     by_memory = [rejection for rejection in found.rejected if rejection.dimension == "memory"]
     if not by_memory:
         first = found.rejected[0].reason if found.rejected else "there is no layout"
         return f"no layout is possible on {devices} devices: {first}"
     nearest = min(by_memory, key=lambda rejection: rejection.size or 0)
-    sizes = f"tp {nearest.tp} x pp {nearest.pp} x dp {nearest.dp}"
     needed = (
-        f"{found.minimum_devices} devices would do" if found.minimum_devices else "no number of such devices would do"
+        f"{found.minimum.devices} devices would do ({named(found.minimum)})"
+        if found.minimum
+        else "no number of such devices would do"
     )
     context = f"the longest context that fits is {found.max_context:,}" if found.max_context else "no context fits"
-    return f"it does not fit on {devices} devices; nearest is {sizes}, {nearest.reason}; {context}; {needed}"
+    sizes = Sizes(nearest.tp, nearest.pp, nearest.ep, nearest.dp, nearest.dcp)
+    return f"it does not fit on {devices} devices; nearest is {named(sizes)}, {nearest.reason}; {context}; {needed}"
+
+
+def sizes_of(layout: Layout) -> Sizes:
+    return Sizes(layout.tp, layout.pp, layout.ep, layout.dp, layout.dcp)
+
+
+def _sizes_json(sizes: Sizes) -> dict[str, int]:
+    return {"tp": sizes.tp, "pp": sizes.pp, "ep": sizes.ep, "dp": sizes.dp, "dcp": sizes.dcp}

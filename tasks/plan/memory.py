@@ -2,143 +2,177 @@
 
 from __future__ import annotations
 
+import bisect
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, field
 
-from day0.architecture.dtypes import BYTES
-from day0.architecture.pipeline import stage_layers
-from day0.architecture.structure import Part, Structure
+from day0.architecture.attention.base import Attention
+from day0.architecture.cache import ModelCache
+from day0.architecture.engine_cache import allocated
+from day0.architecture.parallel import Sizes
+from day0.architecture.pipeline import pipeline_stages
+from day0.architecture.structure import Structure
 from day0.artifacts.plan import DeviceMemory
 from day0.target import EngineMemory
-from tasks.plan.constraints import Sizes
+from tasks.plan.activations import Activations
+from tasks.plan.weights import Weights
 
 
 @dataclass(frozen=True)
+class Room:
+    """What there is on each device, and how many of the devices share a node."""
+
+    capacity: int
+    on_node: int
+
+
+@dataclass(frozen=True, eq=False)
 class MemoryModel:
-    """Memory of one model on one target at given dtypes."""
+    """Memory of one model on one target at given dtypes. Of a stage's ranks the first holds most, and is meant."""
 
     structure: Structure
+    weights: Weights
     engine: EngineMemory
-    weight_dtype: str
-    kv_dtype: str
-    stored_head: bool = False
-    """Tied by its config, but with an output head of its own in the checkpoint: both are served."""
+    activations: Activations
+    kept: ModelCache
+    """What a sequence keeps on one copy of the model."""
+    _caches: dict[tuple[int, int, int, int], list[int]] = field(default_factory=dict)
+    _weights: dict[tuple[int, int, int], list[int]] = field(default_factory=dict)
+    _fixed_bytes: dict[tuple[int, int, int, int, int, Room], tuple[list[int], int]] = field(default_factory=dict)
+    _stages: dict[tuple[int, int, tuple[int, ...], int, int | None], int] = field(default_factory=dict)
+    _ranks: dict[tuple[int, int], Attention] = field(default_factory=dict)
+    _layer_counts: dict[int, list[tuple[int, ...]]] = field(default_factory=dict)
 
-    def weights(self, sizes: Sizes, stage: int) -> int:
-        """Bytes of weights on each rank of a pipeline stage.
+    def weight_bytes(self, sizes: Sizes) -> list[int]:
+        """Of each stage."""
+        key = (sizes.tp, sizes.pp, sizes.ep)
+        if key not in self._weights:
+            self._weights[key] = self.weights.stages(sizes)
+        return self._weights[key]
 
-        The first stage holds the embedding, the last one the final norm and the output head; where these are tied,
-        the last stage of several holds the table again, as vLLM's Llama does.
-        """
-        last = stage == sizes.pp - 1
-        elements = stage_layers(self.structure.config.layers, sizes.pp, stage) * self._layer_elements(sizes.tp)
-        table_again = self.structure.config.tied_embeddings and (sizes.pp > 1 or self.stored_head)
-        for part in self._ends:
-            copies = int(stage == 0 if part.stage == "first" else last)
-            copies += part.kind == "embedding" and last and table_again
-            elements += copies * self.rank_elements(part, sizes.tp)
-        return elements * BYTES[self.weight_dtype]
+    def cache(self, sizes: Sizes, context: int) -> list[int]:
+        """Bytes that one sequence of `context` tokens takes on a rank of each stage, as the engine hands out pages."""
+        key = (sizes.tp, sizes.pp, sizes.dcp, context)
+        if key not in self._caches:
+            self._caches[key] = [self._stage_cache(sizes, counts, context) for counts in self._counts(sizes.pp)]
+        return self._caches[key]
 
-    def kv_bytes_per_token(self, sizes: Sizes, stage: int) -> int:
-        """Bytes that one token of one sequence takes on each rank of a stage."""
-        layers = stage_layers(self.structure.config.layers, sizes.pp, stage)
-        return layers * self.structure.attention.rank_cache_per_token(sizes.tp) * BYTES[self.kv_dtype]
+    def ideal_cache(self, sizes: Sizes, context: int) -> list[int]:
+        """The same without pages: every byte that is used."""
+        spans = pipeline_stages(self.structure.layers, sizes.pp)
+        return [self.kept.rank(sizes, span).bytes(context) for span in spans]
 
-    def kv_cache(self, sizes: Sizes, stage: int, context: int, concurrency: int) -> int:
-        """Bytes of the cache for the sequences of one replica, each in whole blocks of tokens."""
-        blocks = math.ceil(context / self.engine.kv_block_tokens)
-        tokens = replica_sequences(concurrency, sizes) * blocks * self.engine.kv_block_tokens
-        return tokens * self.kv_bytes_per_token(sizes, stage)
+    def null_block(self, sizes: Sizes) -> list[int]:
+        """Bytes by stage of the one block that vLLM sets aside for padding and never hands out."""
+        key = (sizes.tp, sizes.pp, sizes.dcp, 0)
+        if key not in self._caches:
+            self._caches[key] = [self._stage_cache(sizes, counts, 1, batched=1) for counts in self._counts(sizes.pp)]
+        return self._caches[key]
 
-    def null_block(self, sizes: Sizes, stage: int) -> int:
-        """Bytes of the one block that vLLM sets aside for padding and never hands out."""
-        return self.engine.kv_block_tokens * self.kv_bytes_per_token(sizes, stage)
-
-    def activations(self, sizes: Sizes, stage: int, concurrency: int) -> int:
-        """Bytes at the peak of a pass over `batched_tokens` tokens.
-
-        The residual stream and the normed input (2 · hidden), beside the larger of the layer's two halves: attention
-        (q, k, v and its output) or the gated MLP (gate and up, and their product), for each token; on the last stage
-        also logits over the whole vocabulary, once in the weights' dtype and twice in float32 for sampling, for each
-        sequence, or for the prompt tokens whose log-probabilities are asked for where these are more. For Llama-3-8B
-        with 8,192 tokens and 256 rows of logits that is 1.09 GiB; vLLM measured 1.26 (vllm-project/vllm#10511).
-        """
-        config, tp = self.structure.config, sizes.tp
-        heads, kv_heads = config.heads // tp, max(1, config.kv_heads // tp)
-        attention = (2 * heads + 2 * kv_heads) * config.head_dim
-        mlp = 3 * config.intermediate_size // tp
-        sequences = replica_sequences(concurrency, sizes)
-        tokens = max(self.engine.batched_tokens, sequences)
-        width = BYTES[self.weight_dtype]
-        peak = tokens * (2 * config.hidden_size + max(attention, mlp)) * width
-        if stage == sizes.pp - 1:
-            peak += (
-                max(sequences, self.engine.prompt_logits) * self.structure.padded_vocab * (width + 2 * BYTES["float32"])
+    def _stage_cache(self, sizes: Sizes, counts: tuple[int, ...], context: int, batched: int | None = None) -> int:
+        """Of a stage with so many layers of each kind; stages are few kinds, however many there are."""
+        key = (sizes.tp, sizes.dcp, counts, context, batched)
+        if key not in self._stages:
+            entries = (
+                (self._rank(at, sizes.tp), count, part.dtypes.of, sizes.dcp)
+                for at, (part, count) in enumerate(zip(self.kept.parts, counts, strict=True))
+                if count
             )
-        return peak
+            chunk = self.engine.batched_tokens if batched is None else batched
+            self._stages[key] = allocated(entries, context, self.engine.kv_block_tokens, chunk).bytes
+        return self._stages[key]
 
-    def overhead(self, sizes: Sizes, stage: int, capacity: int, on_node: int) -> int:
-        """Bytes that the engine takes or leaves alone beside weights, cache and activations."""
-        parallel = sizes.tp * sizes.pp > 1
-        own = (self.engine.per_device_parallel if parallel else self.engine.per_device).value
-        shared = math.ceil(self.engine.per_node.value / on_node)
-        return own + shared + math.ceil(self.engine.unused_share * capacity) + self.null_block(sizes, stage)
+    def _rank(self, at: int, tp: int) -> Attention:
+        """The attention of a part of the cache on a rank."""
+        if (at, tp) not in self._ranks:
+            self._ranks[at, tp] = self.kept.parts[at].attention.rank(tp)
+        return self._ranks[at, tp]
 
-    def device(self, sizes: Sizes, context: int, concurrency: int, capacity: int, on_node: int) -> DeviceMemory:
-        """The worst device: all ranks of a stage hold the same, so it is the stage that holds most."""
-        stages = []
-        for stage in self.telling_stages(sizes.pp):
-            weights = self.weights(sizes, stage)
-            cache = self.kv_cache(sizes, stage, context, concurrency)
-            activations = self.activations(sizes, stage, concurrency)
-            overhead = self.overhead(sizes, stage, capacity, on_node)
-            stages.append(
-                DeviceMemory(
-                    weights=weights,
-                    kv_cache=cache,
-                    activations=activations,
-                    overhead=overhead,
-                    total=weights + cache + activations + overhead,
-                    capacity=capacity,
+    def _counts(self, pp: int) -> list[tuple[int, ...]]:
+        """How many layers of each part of the cache every stage has. Multi-token prediction is on the last."""
+        if pp not in self._layer_counts:
+            spans = pipeline_stages(self.structure.layers, pp)
+            self._layer_counts[pp] = [
+                tuple(
+                    (len(part.layers) if end == self.structure.layers else 0)
+                    if part.mtp
+                    else bisect.bisect_left(part.layers, end) - bisect.bisect_left(part.layers, begin)
+                    for part in self.kept.parts
                 )
-            )
-        return max(stages, key=lambda memory: memory.total)
+                for begin, end in spans
+            ]
+        return self._layer_counts[pp]
 
-    def longest_context(self, sizes: Sizes, concurrency: int, capacity: int, on_node: int) -> int:
-        """Tokens of the longest sequences that fit, in whole blocks; 0 where none does."""
-        blocks = []
-        for stage in self.telling_stages(sizes.pp):
-            free = capacity - self.weights(sizes, stage) - self.activations(sizes, stage, concurrency)
-            free -= self.overhead(sizes, stage, capacity, on_node)
-            blocks.append(max(0, free) // self.kv_cache(sizes, stage, self.engine.kv_block_tokens, concurrency))
-        return min(blocks) * self.engine.kv_block_tokens
+    def overhead(self, sizes: Sizes, room: Room) -> list[int]:
+        """Bytes by stage that the engine takes or leaves alone beside weights, cache and activations."""
+        parallel = sizes.devices > sizes.dp or sizes.stage_ranks > 1
+        own = (self.engine.per_device_parallel if parallel else self.engine.per_device).value
+        shared = math.ceil(self.engine.per_node.value / room.on_node)
+        always = own + shared + math.ceil(self.engine.unused_share * room.capacity)
+        padding = self.weights.engine_padding(sizes)
+        return [always + added + null for added, null in zip(padding, self.null_block(sizes), strict=True)]
 
-    def rank_elements(self, part: Part, tp: int) -> int:
-        """Elements of one tensor that each of `tp` ranks holds, as the family's rule splits it."""
-        if part.split.how == "vocab":
-            return self.structure.padded_vocab // tp * math.prod(part.shape[1:])
-        if part.split.how not in ("column", "row"):
-            return part.numel
-        held = max(1, part.units // tp) if part.split.replicate else part.units // tp
-        return part.numel // part.units * held
+    def tokens(self, sequences: int) -> int:
+        """Most tokens of one pass of a replica."""
+        return max(self.engine.batched_tokens, sequences)
 
-    def telling_stages(self, pp: int) -> list[int]:
-        """The stages among which the worst is: the first, the last, and of the others one with most layers."""
-        return sorted({0, max(0, pp - 2), pp - 1})
+    def fits(self, sizes: Sizes, context: int, concurrency: int, room: Room) -> bool:
+        """Whether the sequences, each of `context` tokens, have room on every device."""
+        return self.total(sizes, context, concurrency, room) <= room.capacity
 
-    def _layer_elements(self, tp: int) -> int:
-        return sum(self.rank_elements(part, tp) for part in self._first_layer)
+    def total(self, sizes: Sizes, context: int, concurrency: int, room: Room) -> int:
+        """Bytes on the device that holds most; the quick way to `device(...).total`."""
+        sequences = replica_sequences(concurrency, sizes)
+        tokens = self.tokens(sequences)
+        fixed, sampled = self._fixed(sizes, tokens, room)
+        cache = self.cache(sizes, context)
+        end = max(0, self.activations.end(sizes, tokens, sequences) - sampled)
+        stages = [held + sequences * cached for held, cached in zip(fixed, cache, strict=True)]
+        stages[-1] += end
+        return max(stages)
 
-    @cached_property
-    def _first_layer(self) -> Sequence[Part]:
-        """The layers of a dense model are all alike."""
-        return [part for part in self.structure.parts if part.layer == 0]
+    def _fixed(self, sizes: Sizes, tokens: int, room: Room) -> tuple[list[int], int]:
+        """Bytes by stage of weights, overhead and the activations of the layers, and these last of the last stage."""
+        key = (sizes.tp, sizes.pp, sizes.ep, sizes.dcp, tokens, room)
+        if key not in self._fixed_bytes:
+            layers = self.activations.layers(sizes, tokens)
+            parts = zip(self.weight_bytes(sizes), self.overhead(sizes, room), layers, strict=True)
+            self._fixed_bytes[key] = [sum(held) for held in parts], layers[-1]
+        return self._fixed_bytes[key]
 
-    @cached_property
-    def _ends(self) -> Sequence[Part]:
-        return [part for part in self.structure.parts if part.layer is None]
+    def device(self, sizes: Sizes, context: int, concurrency: int, room: Room) -> DeviceMemory:
+        """The worst device: the first rank of the stage that holds most."""
+        sequences = replica_sequences(concurrency, sizes)
+        tokens = self.tokens(sequences)
+        weights, cache = self.weight_bytes(sizes), self.cache(sizes, context)
+        live, overhead = self.activations.stages(sizes, tokens, sequences), self.overhead(sizes, room)
+        totals = [weights[s] + sequences * cache[s] + live[s].reused + overhead[s] for s in range(sizes.pp)]
+        worst = max(range(sizes.pp), key=totals.__getitem__)
+        return DeviceMemory(
+            weights=weights[worst],
+            kv_cache=sequences * cache[worst],
+            activations=live[worst].reused,
+            activations_without_reuse=live[worst].separate,
+            overhead=overhead[worst],
+            total=totals[worst],
+            capacity=room.capacity,
+            fragmentation=sequences * (cache[worst] - self.ideal_cache(sizes, context)[worst]),
+            stage=worst,
+        )
+
+    def longest_context(self, sizes: Sizes, concurrency: int, room: Room, most: int) -> int:
+        """Tokens of the longest sequences that fit, at most `most`, in whole blocks below that; 0 where none does."""
+        block = self.engine.kv_block_tokens
+        if self.fits(sizes, most, concurrency, room):
+            return most
+        fitting, failing = 0, -(-most // block)
+        while failing - fitting > 1:
+            middle = (fitting + failing) // 2
+            if self.fits(sizes, middle * block, concurrency, room):
+                fitting = middle
+            else:
+                failing = middle
+        return fitting * block
 
 
 def replica_sequences(concurrency: int, sizes: Sizes) -> int:

@@ -2,18 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
 
-from day0.architecture.pipeline import pipeline_stages
-from day0.architecture.structure import Structure
-from day0.artifacts.plan import Layout, Rejection
-from tasks.plan.constraints import Obstacle, Sizes, obstacles
-from tasks.plan.memory import MemoryModel
+from day0 import deadline
+from day0.architecture.parallel import Sizes
+from day0.architecture.slicing import MAX_RANKS
+from day0.artifacts.plan import Rejection
+from tasks.plan.candidates import Candidates
+from tasks.plan.constraints import Obstacle
+from tasks.plan.memory import MemoryModel, Room
 from tasks.plan.settings import PlanSettings
-from tasks.plan.speed import seconds_per_token
 
 GB = 1e9
+
+#: Layouts whose speed is predicted: the first by their least time.
+PREDICTED = 32
+
+
+@dataclass(frozen=True)
+class Speed:
+    """Predicted for a layout at a context and a concurrency; None where the target's figures do not tell."""
+
+    seconds_per_token: float | None = None
+    tokens_per_second: float | None = None
+    terms: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Ranked:
+    """Sizes that fit, with their speed."""
+
+    sizes: Sizes
+    speed: Speed
 
 
 @dataclass(frozen=True)
@@ -22,133 +43,207 @@ class Found:
 
     context: int
     max_context: int
-    layouts: tuple[Layout, ...]
+    layouts: tuple[Ranked, ...]
     rejected: tuple[Rejection, ...]
-    minimum_devices: int | None
+    minimum: Sizes | None
+    """Those with the fewest devices, of whatever number."""
+    nearest: Sizes | None
+    """Where none fits: those that lack least memory."""
 
 
-def search(model: MemoryModel, settings: PlanSettings, devices: int, context_length: int) -> Found:
-    """All layouts over at most `devices` devices, within the sizes that are given.
+@dataclass(frozen=True, eq=False)
+class Search:
+    """A search for one model, one target and one request."""
 
-    The context is the asked one; without one, the longest that any layout has room for, up to the model's own.
+    candidates: Candidates
+    memory: MemoryModel
+    settings: PlanSettings
+    screen: Callable[[Sizes, int], Speed]
+    """The least time of sizes at a context, which costs little to compute: what is predicted is chosen by it."""
+    predict: Callable[[Sizes, int], Speed]
+    """The predicted one."""
+
+    def run(self, devices: int, context_length: int) -> Found:
+        """All layouts over at most `devices` devices, within the sizes that are given.
+
+        The context is the asked one; without one, the longest that any layout has room for, up to the model's own.
+        """
+        deadline.current().check()
+        rejected = _Rejected()
+        possible = list(self._possible(devices, rejected))
+        max_context = self._longest(possible, context_length)
+        context = self.settings.context or max_context
+        fitting = [sizes for sizes in possible if context and self._fits(sizes, context)]
+        nearest = self._reject_without_room(possible, set(fitting), context, rejected)
+        screened = sorted((Ranked(s, self.screen(s, context)) for s in _undominated(fitting)), key=self._rank)
+        best = different(screened, PREDICTED)
+        ranked = sorted((Ranked(r.sizes, self.predict(r.sizes, context)) for r in best), key=self._rank)
+        wanted = self.settings.context or self.memory.engine.kv_block_tokens
+        return Found(
+            context=context or context_length,
+            max_context=max_context,
+            layouts=tuple(ranked),
+            rejected=rejected.listed(),
+            minimum=self._minimum(wanted),
+            nearest=None if fitting else nearest,
+        )
+
+    def room(self, sizes: Sizes) -> Room:
+        return Room(self.settings.capacity(sizes.devices), self.settings.on_node(sizes.devices))
+
+    def _fits(self, sizes: Sizes, context: int) -> bool:
+        return self.memory.fits(sizes, context, self.settings.concurrency, self.room(sizes))
+
+    def _possible(self, devices: int, rejected: _Rejected) -> Iterator[Sizes]:
+        """Sizes that nothing but memory may forbid."""
+        found = self.candidates
+        for tp in found.tensor_parallel(devices):
+            for shape in found.shapes(tp, devices):
+                obstacles = found.possible(shape)
+                pipelines = found.pipelines(shape, devices)
+                if shape.devices > devices:
+                    reason = f"{named(shape)} needs {shape.devices} devices and {devices} are given"
+                    obstacles.append(Obstacle(reason, "devices", devices, shape.devices))
+                if obstacles:
+                    rejected.add(shape, obstacles)
+                    continue
+                yield from (replace(shape, pp=pp) for pp in pipelines)
+        if not self.settings.tp and devices > found.largest_tp:
+            spanning = 2 * found.largest_tp
+            if spanning <= devices:
+                rejected.add(Sizes(spanning, self.settings.pp or 1), [found.spans_nodes(spanning)])
+
+    def _longest(self, possible: Iterable[Sizes], context_length: int) -> int:
+        """The longest context that any of the sizes has room for."""
+        longest, block = 0, self.memory.engine.kv_block_tokens
+        for sizes in possible:
+            if longest >= context_length:
+                break
+            if self._fits(sizes, min(longest + block, context_length)):
+                room = self.room(sizes)
+                longest = self.memory.longest_context(sizes, self.settings.concurrency, room, context_length)
+        return longest
+
+    def _minimum(self, context: int) -> Sizes | None:
+        """The sizes with the fewest devices on which the context fits; of equals the shortest pipeline. None: none."""
+        best: Sizes | None = None
+        limit = MAX_RANKS
+        for tp in self.candidates.tensor_parallel(limit):
+            for shape in self.candidates.shapes(tp, limit):
+                if shape.devices > limit or self.candidates.possible(shape):
+                    continue
+                fewest = self._at_least(shape)
+                pipelines = [pp for pp in self.candidates.pipelines(shape, limit) if pp >= fewest]
+                ends = [replace(shape, pp=pp) for pp in pipelines[::-1][:1] + pipelines[:1]]
+                if not any(self._fits(sizes, context) for sizes in ends):
+                    continue  # with few layers a stage there is most room, but for what a single device saves
+                fitting = (replace(shape, pp=pp) for pp in pipelines)
+                best = next(sizes for sizes in fitting if self._fits(sizes, context))
+                limit = best.devices - 1
+        return best
+
+    def _at_least(self, shape: Sizes) -> int:
+        """The pipeline size below which the weights alone have no room, however well they are balanced."""
+        if self.settings.spec.memory.shared:
+            return 1
+        held = self.memory.weight_bytes(replace(shape, pp=1))[0]
+        return -(-held // self.settings.capacity(1))
+
+    def _reject_without_room(
+        self, possible: list[Sizes], fitting: set[Sizes], context: int, rejected: _Rejected
+    ) -> Sizes | None:
+        """Reject those that lack memory, of each tensor parallel size the nearest; give the nearest of all."""
+        wanted = context or self.memory.engine.kv_block_tokens
+        nearest: dict[int, tuple[int, Sizes]] = {}
+        for sizes in possible:
+            if sizes not in fitting:
+                total = self.memory.total(sizes, wanted, self.settings.concurrency, self.room(sizes))
+                if sizes.tp not in nearest or total < nearest[sizes.tp][0]:
+                    nearest[sizes.tp] = total, sizes
+        for total, sizes in nearest.values():
+            rejected.add(sizes, [Obstacle(self._no_room(sizes, wanted), "memory", total, None)])
+        return min(nearest.values(), key=lambda held: held[0])[1] if nearest else None
+
+    def _no_room(self, sizes: Sizes, context: int) -> str:
+        memory = self.memory.device(sizes, context, self.settings.concurrency, self.room(sizes))
+        parts = {name: getattr(memory, name) for name in ("weights", "kv_cache", "activations", "overhead")}
+        largest = max(parts, key=parts.__getitem__)
+        listed = ", ".join(f"{name} {size / GB:.2f}" for name, size in parts.items())
+        return (
+            f"memory: {memory.total / GB:.2f} GB needed on each device and {memory.capacity / GB:.2f} GB there, at a "
+            f"context of {context:,} for {self.settings.concurrency} sequences ({listed}; most is {largest})"
+        )
+
+    def _rank(self, found: Ranked) -> tuple[float, int, int, int, Sizes]:
+        """The best by the objective first, where it can be told; then fewest devices, shortest pipeline."""
+        speed, sizes = found.speed, found.sizes
+        rate = speed.tokens_per_second or 0.0
+        by = {
+            "latency": speed.seconds_per_token or 0.0,
+            "throughput": -rate,
+            "cost": -rate / sizes.devices,
+        }[self.settings.objective]
+        return by, sizes.devices, sizes.pp, sizes.dp, sizes
+
+
+class _Rejected:
+    """Rejections, of each constraint the first."""
+
+    def __init__(self) -> None:
+        self._by_constraint: dict[tuple[object, ...], Rejection] = {}
+
+    def add(self, sizes: Sizes, obstacles: list[Obstacle]) -> None:
+        first = obstacles[0]
+        constraint = (
+            (first.dimension, sizes.tp) if first.dimension == "memory" else (first.dimension, first.size, first.divisor)
+        )
+        self._by_constraint.setdefault(
+            constraint,
+            Rejection(
+                tp=sizes.tp,
+                pp=sizes.pp,
+                ep=sizes.ep,
+                dp=sizes.dp,
+                dcp=sizes.dcp,
+                reason="; ".join(obstacle.reason for obstacle in obstacles),
+                dimension=first.dimension,
+                size=first.size,
+                divisor=first.divisor,
+            ),
+        )
+
+    def listed(self) -> tuple[Rejection, ...]:
+        return tuple(self._by_constraint.values())
+
+
+def _undominated(fitting: Iterable[Sizes]) -> Iterator[Sizes]:
+    """Without longer pipelines than needed: of sizes that differ in it alone the shortest, its double and so on.
+
+    A longer one makes no token faster; for throughput it is like more devices.
     """
-    possible, rejected = _candidates(model.structure, settings, devices)
-    longest = {sizes: _longest(model, settings, sizes) for sizes in possible}
-    max_context = min(max(longest.values(), default=0), context_length)
-    context = settings.context or max_context
-    fitting = [sizes for sizes in possible if context and longest[sizes] >= context]
-    wanted = context or model.engine.kv_block_tokens  # what those that do not fit are told to lack room for
-    rejected += [_no_room(model, settings, sizes, wanted) for sizes in possible if sizes not in fitting]
-    layouts = sorted((_layout(model, settings, sizes, context) for sizes in fitting), key=_rank)
-    minimum = minimum_devices(model, settings, settings.context or model.engine.kv_block_tokens)
-    return Found(context or context_length, max_context, tuple(layouts), tuple(rejected), minimum)
+    kept: dict[tuple[int, int, int, int], int] = {}
+    for sizes in sorted(fitting):
+        key = (sizes.tp, sizes.ep, sizes.dp, sizes.dcp)
+        if key not in kept or sizes.pp >= 2 * kept[key]:
+            kept[key] = sizes.pp
+            yield sizes
 
 
-def minimum_devices(model: MemoryModel, settings: PlanSettings, context: int) -> int | None:
-    """The fewest devices, of whatever number, on which the context fits within the given sizes. None: none do."""
-    structure = model.structure
-    best: int | None = None
-    for tp in [settings.tp] if settings.tp else range(1, settings.spec.devices_per_node.value + 1):
-        if obstacles(structure, Sizes(tp, settings.pp or 1, settings.ep or 1)):
-            continue
-        pipelines = [settings.pp] if settings.pp else range(1, structure.config.layers + 1)
-        if not any(_longest(model, settings, Sizes(tp, pp)) >= context for pp in (pipelines[0], pipelines[-1])):
-            continue  # with one layer a stage there is most room, but for what a single device saves
-        pp = next(pp for pp in pipelines if _longest(model, settings, Sizes(tp, pp)) >= context)
-        best = min(best or tp * pp, tp * pp)
-    return best
+def different(ranked: Iterable[Ranked], count: int) -> list[Ranked]:
+    """The first `count` that differ in more than their replicas; filled up with the best others."""
+    seen: set[tuple[int, ...]] = set()
+    apart: list[Ranked] = []
+    alike: list[Ranked] = []
+    for found in ranked:
+        sizes = found.sizes
+        shape = (sizes.tp, sizes.pp, sizes.expert_tp, int(sizes.ep > sizes.tp), sizes.dcp)
+        (alike if shape in seen else apart).append(found)
+        seen.add(shape)
+    return [*apart, *alike][:count]
 
 
-def _candidates(structure: Structure, settings: PlanSettings, devices: int) -> tuple[list[Sizes], list[Rejection]]:
-    """Sizes that nothing but memory may forbid, and a rejection for each that something else does."""
-    possible: list[Sizes] = []
-    rejected: list[Rejection] = []
-    for tp in [settings.tp] if settings.tp else range(1, devices + 1):
-        found = _tp_obstacles(structure, settings, tp)
-        if found:
-            rejected.append(_rejection(Sizes(tp, settings.pp or 1, settings.ep or 1), found))
-            if tp > structure.config.heads and not settings.tp:
-                break  # no larger tp divides the heads either
-            continue
-        for sizes in _pipelines(structure, settings, tp, devices):
-            found = obstacles(structure, sizes)
-            if sizes.devices > devices:
-                reason = f"tp {sizes.tp} x pp {sizes.pp} needs {sizes.devices} devices and {devices} are given"
-                found.append(Obstacle(reason, "devices", devices, sizes.devices))
-            if found:
-                rejected.append(_rejection(sizes, found))
-            else:
-                possible.append(sizes)
-    return possible, rejected
-
-
-def _tp_obstacles(structure: Structure, settings: PlanSettings, tp: int) -> list[Obstacle]:
-    """What forbids a tensor-parallel size whatever the rest. One that spans nodes has to be asked for."""
-    found = obstacles(structure, Sizes(tp, 1, settings.ep or 1))
-    node = settings.spec.devices_per_node.value
-    if tp > node and not settings.tp and not settings.spec.memory.shared:
-        reason = f"tp {tp} would span nodes of {node} devices; it is not chosen unless --tp asks for it"
-        found.append(Obstacle(reason, "devices_per_node", node, tp))
-    return found
-
-
-def _pipelines(structure: Structure, settings: PlanSettings, tp: int, devices: int) -> Iterator[Sizes]:
-    """Pipeline and data-parallel sizes beside a tensor-parallel one. No replica without a sequence to serve.
-
-    Replicas in powers of two, and as many as there is room for.
-    """
-    ep = settings.ep or 1
-    for pp in [settings.pp] if settings.pp else range(1, min(structure.config.layers, max(1, devices // tp)) + 1):
-        most = max(1, min(devices // (tp * pp), settings.concurrency))
-        for dp in sorted({most, *(1 << power for power in range(most.bit_length()))}):
-            yield Sizes(tp, pp, ep, dp)
-
-
-def _longest(model: MemoryModel, settings: PlanSettings, sizes: Sizes) -> int:
-    capacity, on_node = settings.capacity(sizes.devices), settings.on_node(sizes.devices)
-    return model.longest_context(sizes, settings.concurrency, capacity, on_node)
-
-
-def _layout(model: MemoryModel, settings: PlanSettings, sizes: Sizes, context: int) -> Layout:
-    capacity, on_node = settings.capacity(sizes.devices), settings.on_node(sizes.devices)
-    return Layout(
-        tp=sizes.tp,
-        pp=sizes.pp,
-        ep=sizes.ep,
-        dp=sizes.dp,
-        devices=sizes.devices,
-        per_device=model.device(sizes, context, settings.concurrency, capacity, on_node),
-        stages=pipeline_stages(model.structure.config.layers, sizes.pp),
-        seconds_per_token=seconds_per_token(model, settings.spec, sizes, context, settings.concurrency),
-    )
-
-
-def _rank(layout: Layout) -> tuple[float, int, int, int]:
-    """Fastest token first, where that can be told; then fewest devices, shortest pipeline, fewest replicas."""
-    return (layout.seconds_per_token or 0.0, layout.devices, layout.pp, layout.dp)
-
-
-def _no_room(model: MemoryModel, settings: PlanSettings, sizes: Sizes, context: int) -> Rejection:
-    layout = _layout(model, settings, sizes, context)
-    memory = layout.per_device
-    parts = {name: getattr(memory, name) for name in ("weights", "kv_cache", "activations", "overhead")}
-    largest = max(parts, key=parts.__getitem__)
-    listed = ", ".join(f"{name} {size / GB:.2f}" for name, size in parts.items())
-    reason = (
-        f"memory: {memory.total / GB:.2f} GB needed on each device and {memory.capacity / GB:.2f} GB there, at a "
-        f"context of {context:,} for {settings.concurrency} sequences ({listed}; most is {largest})"
-    )
-    return _rejection(sizes, [Obstacle(reason, "memory", memory.total, None)])
-
-
-def _rejection(sizes: Sizes, found: list[Obstacle]) -> Rejection:
-    return Rejection(
-        tp=sizes.tp,
-        pp=sizes.pp,
-        ep=sizes.ep,
-        dp=sizes.dp,
-        reason="; ".join(obstacle.reason for obstacle in found),
-        dimension=found[0].dimension,
-        size=found[0].size,
-        divisor=found[0].divisor,
-    )
+def named(sizes: Sizes) -> str:
+    """For people: `tp 8 x pp 2 x dp 1`, with what else there is."""
+    more = f", ep {sizes.ep}" if sizes.ep > 1 else ""
+    more += f", dcp {sizes.dcp}" if sizes.dcp > 1 else ""
+    return f"tp {sizes.tp} x pp {sizes.pp} x dp {sizes.dp}{more}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -29,12 +29,21 @@ class PlanSettings(Settings):
     concurrency: int = Field(default=4, ge=1, le=1_000_000)
     """Sequences at a time, over all replicas."""
     kv_dtype: str | None = None
-    """None: that of the weights, as engines do."""
+    """None: what the checkpoint's quantisation says, or that of the weights, as engines do."""
+    index_dtype: str | None = None
+    """Of an indexer's keys; None: that of the cache."""
     weight_dtype: str | None = None
-    """None: the checkpoint's."""
+    """None: as the checkpoint has them, or what the target can hold where it cannot hold that."""
+    mtp: bool = False
+    """Whether the engine uses multi-token prediction, whose layers then have a cache too."""
     tp: Size | None = None
     pp: Size | None = None
     ep: Size | None = None
+    dp: Size | None = None
+    dcp: Size | None = None
+    objective: Literal["latency", "throughput", "cost"] = "latency"
+    """What layouts are ranked by, at the asked concurrency: the least time of a token; the most tokens a second of all
+    replicas together; the same a device."""
     families: str = Field(default_factory=families_digest)
     """Digest of the family files that the model is read by."""
 

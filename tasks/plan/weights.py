@@ -47,8 +47,10 @@ class Weights:
 
     @cached_property
     def groups(self) -> tuple[StoredGroup, ...]:
-        """What is loaded: all but what reshard leaves out."""
-        return tuple(group for group in self.stored.groups if group.rule.rule.drop is None)
+        """What is loaded, in the order of the family's rules: all but what reshard leaves out."""
+        order = {rule: place for place, rule in enumerate(self.bound.rules)}
+        loaded = (group for group in self.stored.groups if group.rule.rule.drop is None)
+        return tuple(sorted(loaded, key=lambda group: order[group.rule]))
 
     @cached_property
     def shared_embedding(self) -> bool:
@@ -70,7 +72,12 @@ class Weights:
     @cached_property
     def experts(self) -> int:
         """Experts of the layer that has most; 0 of a model without."""
-        return max((experts_of(group.rule) for group in self.groups if is_routed(group.rule)), default=0)
+        return max(self.expert_counts, default=0)
+
+    @cached_property
+    def expert_counts(self) -> tuple[int, ...]:
+        """How many routed experts layers have; a model of one kind of layers has one number."""
+        return tuple(sorted({experts_of(group.rule) for group in self.groups if is_routed(group.rule)}))
 
     def stages(self, sizes: Sizes, rank: int = 0) -> list[int]:
         """Bytes on a rank of each pipeline stage. Rank 0 holds most: what does not divide goes to the first ones.
@@ -91,7 +98,7 @@ class Weights:
     def engine_padding(self, sizes: Sizes) -> list[int]:
         """Bytes by stage of the rows that the engine adds to the vocabulary where resharding adds none."""
         added = [0] * sizes.pp
-        if self._vocab_multiple(sizes.tp) == self.engine_multiple:
+        if self._vocab_multiple(sizes.tp) == self.engine_multiple or self.vocab % self.engine_multiple == 0:
             return added
         padded = self._part(False, sizes.tp, 0, self.engine_multiple)
         own = self._part(False, sizes.tp, 0, self._vocab_multiple(sizes.tp))
@@ -132,8 +139,7 @@ class Weights:
 
     def _routed(self, each: int, rank: int, ep: int, place: int) -> _Held:
         """Routed experts on one of the `each` ranks of an expert group, of which there are `ep`."""
-        counts = {experts_of(group.rule) for group in self.groups if is_routed(group.rule)}
-        key = (each, rank, "experts", *sorted((count, _count(count, ep, place)) for count in counts))
+        key = (each, rank, "experts", *((count, _count(count, ep, place)) for count in self.expert_counts))
         if key not in self._held:
             part = self._part(True, each, rank, 1)
             self._held[key] = self._added_up((g, _of_experts(g, nbytes, ep, place)) for g, nbytes in part)

@@ -36,7 +36,7 @@ def reshard(snapshot: Snapshot, plan: ParallelPlan, settings: ReshardSettings) -
         chosen.tp,
         chosen.pp,
         chosen.ep,
-        weight_dtype=plan.weight_dtype,
+        weight_dtype=plan.convert_to,
         part_bytes=settings.part_bytes,
     )
     if [tuple(span) for span in chosen.stages] != list(writes.stages):
