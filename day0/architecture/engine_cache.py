@@ -22,6 +22,11 @@ LATENT_ALIGNMENT = 128
 #: Bytes that pages of DeepSeek V4's caches are a multiple of (models/deepseek_v4/attention.py), in fp8_ds_mla or not.
 PACKED_ALIGNMENT, COMPRESSED_ALIGNMENT = 576, 512
 
+#: Tokens of a page of its windows (v1/attention/backends/mla/sparse_swa.py), and of what its compressors have read, by
+#: how many tokens they compress (models/deepseek_v4/compressor.py).
+WINDOW_BLOCK = 64
+COMPRESSOR_BLOCKS = {8: 4, 128: 8}
+
 #: A group is as large as the largest kind of layers, not the smallest, where there are less than so many times more.
 _ONE_GROUP = 1.5
 
@@ -75,7 +80,9 @@ def allocated(
     if not found:
         return EngineCache(0, block, 0)
     found, block = _beside_states(found, block)
-    if every > 1 or len({pages.kind for pages in found}) == 1:
+    if every > 1:
+        total = _packed(found, tokens, batched)
+    elif len({pages.kind for pages in found}) == 1:
         total = sum(pages.count * pages.bytes * pages.blocks(tokens, batched) for pages in found)
     else:
         total = _grouped(found, tokens, batched)
@@ -87,15 +94,16 @@ def _pages(attention: Attention, count: int, dtype_of: Callable[[Held], str], dc
     if states:  # one page for all
         size = sum(item.constant_bytes(dtype_of(item.held)) for item in states)
         yield _Pages(states[0], count, size, block, 1)
-    compressed = bool(attention.engine_extra) or any(item.every > 1 for item in attention.cache)
+    compressed = attention.kind == "compressed"
     alignment = 1
     if compressed:
         alignment = PACKED_ALIGNMENT if dtype_of("cache") == PACKED_LATENT else COMPRESSED_ALIGNMENT
     for item in attention.cache:
         if item.size:
-            yield _Pages(item, count, _aligned(item, block, dtype_of, alignment), block, dcp)
+            own = WINDOW_BLOCK if compressed and item.window is not None else block
+            yield _Pages(item, count, _aligned(item, own, dtype_of, alignment), own, dcp)
     for item in attention.engine_extra:
-        own = 8 if item.window == 128 else 4  # models/deepseek_v4/compressor.py
+        own = COMPRESSOR_BLOCKS[item.window or 0]
         yield _Pages(item, count, _aligned(item, own, dtype_of, alignment), own, 1)
 
 
@@ -133,3 +141,28 @@ def _grouped(found: list[_Pages], tokens: int, batched: int) -> int:
     group = most if most < fewest * _ONE_GROUP else fewest
     blocks = sum(-(-counts[key] // group) * held[0].blocks(tokens, batched) for key, held in kinds.items())
     return page * group * blocks
+
+
+def _packed(found: list[_Pages], tokens: int, batched: int) -> int:
+    """Pages of different sizes in one block (`_get_packed_kv_cache_groups`): all that need the same tokens and have
+    pages of as many are a group, or several where that wastes less; a block is as large as the largest group."""
+    buckets: dict[tuple[object, ...], dict[int, int]] = {}
+    blocks: dict[tuple[object, ...], int] = {}
+    for pages in found:
+        key = (*pages.kind, pages.block)
+        sizes = buckets.setdefault(key, {})
+        sizes[pages.bytes] = sizes.get(pages.bytes, 0) + pages.count
+        blocks[key] = pages.blocks(tokens, batched)
+    even = {key: max(sizes.values()) for key, sizes in buckets.items() if len(set(sizes.values())) == 1}
+    least = max((count for key, count in even.items() if len(buckets[key]) > 1), default=0)
+    each = _least_padding(list(even.values()), least) if least else 0
+    groups = {key: -(-even[key] // each) if each and key in even else 1 for key in buckets}
+    widest = max(
+        sum(-(-count // groups[key]) * size for size, count in sizes.items()) for key, sizes in buckets.items()
+    )
+    return widest * sum(groups[key] * blocks[key] for key in buckets)
+
+
+def _least_padding(counts: list[int], least: int) -> int:
+    """The size of groups, at least `least`, with which the fewest places stay empty; of several the largest."""
+    return min(range(least, max(counts) + 1), key=lambda size: (sum(-count % size for count in counts), -size))

@@ -8,8 +8,10 @@ transformers' modules on the meta device for Llama 405B, Qwen3-Next and Nemotron
 
 from __future__ import annotations
 
+import json
 from fractions import Fraction
 from functools import cache
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -233,6 +235,17 @@ def test_attention_pages_grow_to_the_size_of_a_state(name: str, tokens: int) -> 
     assert engine.page_tokens == tokens
     assert held(name).engine_bytes(1, 16, 1) == engine.page_bytes * structure(name).layers
     assert held(name).fragmentation(tokens, 16, 1) < held(name).fragmentation(tokens + 1, 16, 1)
+
+
+RESERVED = json.loads((DATA / "engine_cache.json").read_text())["reserved"]
+
+
+@pytest.mark.parametrize("case", RESERVED, ids=lambda case: f"{case['model']}-{case['tokens']}")
+def test_the_engine_reserves_what_its_own_allocator_does(case: dict[str, Any]) -> None:
+    """tests/architecture/capture_engine_cache.py wrote them down."""
+    packed = case["model"].startswith("deepseek-ai__DeepSeek-V4")
+    model = cache_of(structure(case["model"]), FP8) if packed else held(case["model"])
+    assert model.engine_bytes(case["tokens"], case["page"], case["batched"]) == case["bytes"]
 
 
 def test_whole_pages_are_allocated() -> None:
