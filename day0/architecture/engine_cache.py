@@ -1,10 +1,13 @@
-"""The cache as vLLM allocates it for one sequence: whole pages, all of one size.
+"""The cache as vLLM allocates it for one sequence, in whole pages.
 
 vLLM 0.32.0, v1/core/kv_cache_utils.py (`get_kv_cache_groups`, `_max_memory_usage_bytes_from_groups`) and
-platforms/interface.py (`_align_hybrid_block_size`). Where all layers need the same tokens each has its own pages. Where
-they do not (full beside sliding, attention beside states) all pages are made equally large, and layers are taken
-together in groups of equal number, filled up with layers that do not exist: one page of a group is one page of each of
-its layers.
+platforms/interface.py (`_align_hybrid_block_size`), in its default order of the cache's dimensions. Where all layers
+need the same tokens each has its own pages. Where they do not (full beside sliding, attention beside states) all pages
+are made equally large, and layers are taken together in groups of equal number, filled up with layers that do not
+exist: one page of a group is one page of each of its layers. DeepSeek V4's caches are packed: a block holds a page of
+each layer of a group, whatever their sizes, and is as large as the largest group.
+
+Without prefix caching a sequence has one state a layer; drafting and prefix caching have more.
 """
 
 from __future__ import annotations
@@ -23,7 +26,7 @@ LATENT_ALIGNMENT = 128
 PACKED_ALIGNMENT, COMPRESSED_ALIGNMENT = 576, 512
 
 #: Tokens of a page of its windows (v1/attention/backends/mla/sparse_swa.py), and of what its compressors have read, by
-#: how many tokens they compress (models/deepseek_v4/compressor.py).
+#: how many tokens they look back on (models/deepseek_v4/compressor.py).
 WINDOW_BLOCK = 64
 COMPRESSOR_BLOCKS = {8: 4, 128: 8}
 
@@ -103,7 +106,7 @@ def _pages(attention: Attention, count: int, dtype_of: Callable[[Held], str], dc
             own = WINDOW_BLOCK if compressed and item.window is not None else block
             yield _Pages(item, count, _aligned(item, own, dtype_of, alignment), own, dcp)
     for item in attention.engine_extra:
-        own = COMPRESSOR_BLOCKS[item.window or 0]
+        own = COMPRESSOR_BLOCKS.get(item.window or 0, 4)
         yield _Pages(item, count, _aligned(item, own, dtype_of, alignment), own, 1)
 
 
