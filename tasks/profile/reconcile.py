@@ -28,6 +28,9 @@ NAMED = 3  # offenders that a reason names; the rest are counted
 HEADERS = "parameters and headers"
 CONFIG = "config and headers"
 
+THERE = "in the checkpoint, and the config leaves open whether it is"
+NOT_THERE = "not in the checkpoint, and the config lets expect it"
+
 #: What stored elements are that are no parameters of the model itself, and why they are there.
 ROLES: Mapping[Role, tuple[str, str]] = {
     "packed": ("packed values", "several values share one stored element"),
@@ -94,7 +97,7 @@ def reconcile(
     found.differences += rows
     found.checks.append(_bytes(predicted, stored, rows))
     found.warnings = [*_dropped(read, stored), *_copied_head(structure, stored), *_dtype_warnings(structure, stored)]
-    found.warnings += [f"{row.what}: {row.reason}" for row in rows if row.bytes]
+    found.warnings += _quantisation_warnings(rows)
     return found
 
 
@@ -190,17 +193,27 @@ def _told_by_tensors(alone: Structure, structure: Structure) -> Iterator[Differe
             continue
         kind = (after or before or ("", (), 0))[0]
         if before is None:
-            reason = "in the checkpoint, and the config leaves open whether it is"
+            reason = THERE
         elif after is None:
-            reason = "not in the checkpoint, and the config lets expect it"
+            reason = NOT_THERE
         elif before[1] != after[1]:
             reason = f"by the config alone {list(before[1])}, and {list(after[1])} in the checkpoint ({name})"
         else:
             reason = "the config does not say how many there are"
         key = kind, reason
         sums[key] = sums.get(key, 0) + (after[2] if after else 0) - (before[2] if before else 0)
-    for (kind, reason), elements in sums.items():
+    for (kind, reason), elements in _cancelled(sums).items():
         yield Difference(sources=CONFIG, what=kind, elements=elements, reason=reason)
+
+
+def _cancelled(sums: Mapping[tuple[str, str], int]) -> dict[tuple[str, str], int]:
+    """A kind that is there under other names than expected, element for element, is one row."""
+    found = dict(sums)
+    for kind in {kind for kind, _ in sums}:
+        if found.get((kind, THERE), 0) and found[kind, THERE] == -found.get((kind, NOT_THERE), 0):
+            del found[kind, THERE], found[kind, NOT_THERE]
+            found[kind, "the same elements in other tensors (experts one by one instead of stacked, or fused)"] = 0
+    return found
 
 
 def _shapes(structure: Structure) -> dict[str, tuple[str, tuple[int, ...], int]]:
@@ -318,6 +331,16 @@ def _copied_head(structure: Structure, stored: Stored) -> Iterator[str]:
                 f"{_name(group)} is stored although the config ties it to the embedding: its parameters are not "
                 "counted again, but it is served, so that memory is planned for it"
             )
+
+
+def _quantisation_warnings(rows: list[Difference]) -> Iterator[str]:
+    """Weights that an engine, which goes by the config, would take for something else."""
+    kinds: dict[str, list[str]] = {}
+    for row in rows:
+        if row.reason.startswith(("quantised", "not quantised")):
+            kinds.setdefault(row.reason, []).append(row.what)
+    for reason, listed in kinds.items():
+        yield f"weights ({', '.join(listed)}) are {reason}: an engine that goes by the config may not load them"
 
 
 def _dtype_warnings(structure: Structure, stored: Stored) -> Iterator[str]:
