@@ -10,13 +10,12 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from day0.architecture.block_attention import attention_ops
 from day0.architecture.block_parts import FLOAT32, INT32, INT64, Load, Matrix, Ops, matrix_of
 from day0.architecture.decoder_rules import BoundRouting
 from day0.architecture.keys import look_up
-from day0.architecture.lifetimes import Op, Pools, pools
+from day0.architecture.lifetimes import Op
 from day0.architecture.parallel import Sizes
 from day0.architecture.structure import Structure
 
@@ -26,53 +25,6 @@ SORT_SCRATCH = INT64 + FLOAT32 + INT64
 
 #: The config key of how many layers a block of attention residuals has.
 BLOCK_KEY = "attn_res_block_size"
-
-
-@dataclass(frozen=True)
-class LayerPools:
-    """The layers of a pipeline stage that are alike, or (`layers` empty) what comes after its last one."""
-
-    layers: tuple[int, ...]
-    what: str
-    pools: Pools
-
-
-@dataclass(frozen=True)
-class StagePools:
-    """Activations of one rank of a pipeline stage.
-
-    Layers run one after the other and hand on the residual stream alone, so that with reuse the worst of them counts;
-    without, all of them.
-    """
-
-    parts: tuple[LayerPools, ...]
-
-    @property
-    def worst(self) -> LayerPools:
-        return max(self.parts, key=lambda part: part.pools.static_pool)
-
-    @property
-    def static_pool(self) -> int:
-        return self.worst.pools.static_pool
-
-    @property
-    def peak_live(self) -> int:
-        return max(part.pools.peak_live for part in self.parts)
-
-    @property
-    def without_reuse(self) -> int:
-        return sum(max(1, len(part.layers)) * part.pools.without_reuse for part in self.parts)
-
-
-def stage_pools(structure: Structure, span: tuple[int, int], sizes: Sizes, load: Load) -> StagePools:
-    """Activations of a stage that has the layers from `span[0]` to before `span[1]`; the last one samples, too."""
-    parts = [
-        LayerPools(layers, _title(structure, layers[0]), pools(layer_ops(structure, layers[0], sizes, load, span[1])))
-        for layers in alike(structure, span)
-    ]
-    if span[1] == structure.layers:
-        parts.append(LayerPools((), "logits and sampling", pools(end_ops(structure, sizes, load), keep=("hidden",))))
-    return StagePools(tuple(parts))
 
 
 def alike(structure: Structure, span: tuple[int, int]) -> list[tuple[int, ...]]:
@@ -216,12 +168,3 @@ def expert_pairs(routing: BoundRouting, tokens: int, ep: int, imbalance: float) 
         return every
     most = tokens * min(routing.per_token, math.ceil(routing.experts / ep))
     return min(most, math.ceil(every / ep * imbalance))
-
-
-def _title(structure: Structure, layer: int) -> str:
-    """What a layer is, for people: `latent_attention, experts`."""
-    entry = next((e for e in structure.attention if not e.mtp and layer in e.layers), None)
-    routed = any(not r.mtp and layer in r.layers for r in structure.routing)
-    dense = any(g.kind == "dense_mlp" and not g.mtp and layer in (g.layers or ()) for g in structure.groups)
-    parts = [entry.attention.name if entry else "", "experts" if routed else "MLP" if dense else ""]
-    return ", ".join(part for part in parts if part) or "norms alone"
