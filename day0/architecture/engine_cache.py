@@ -12,7 +12,6 @@ Without prefix caching a sequence has one state a layer; drafting and prefix cac
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
@@ -24,6 +23,9 @@ LATENT_ALIGNMENT = 128
 
 #: Bytes that pages of DeepSeek V4's caches are a multiple of (models/deepseek_v4/attention.py), in fp8_ds_mla or not.
 PACKED_ALIGNMENT, COMPRESSED_ALIGNMENT = 576, 512
+
+#: Tokens that its pages have a multiple of (models/deepseek_v4/sparse_mla.py).
+COMPRESSED_BLOCK = 256
 
 #: Tokens of a page of its windows (v1/attention/backends/mla/sparse_swa.py), and of what its compressors have read, by
 #: how many tokens they look back on (models/deepseek_v4/compressor.py).
@@ -77,13 +79,13 @@ def allocated(
         batched: tokens of the sequence that are computed at once.
     """
     listed = list(layers)
-    every = math.lcm(*(item.every for attention, *_ in listed for item in attention.cache))
-    block = -(-page_tokens // every) * every  # a page holds whole compressed entries
+    compressed = any(attention.kind == "compressed" for attention, *_ in listed)
+    block = -(-page_tokens // COMPRESSED_BLOCK) * COMPRESSED_BLOCK if compressed else page_tokens
     found = [pages for entry in listed for pages in _pages(*entry, block)]
     if not found:
         return EngineCache(0, block, 0)
     found, block = _beside_states(found, block)
-    if every > 1:
+    if compressed:
         total = _packed(found, tokens, batched)
     elif len({pages.kind for pages in found}) == 1:
         total = sum(pages.count * pages.bytes * pages.blocks(tokens, batched) for pages in found)

@@ -190,7 +190,11 @@ def test_kimi_linear_may_have_positions() -> None:
 @pytest.mark.parametrize(
     ("name", "changes", "message"),
     [
-        ("deepseek-ai__DeepSeek-V3", {"num_experts_per_tok": 300}, "routed to 300 experts and there are 256"),
+        (
+            "deepseek-ai__DeepSeek-V3",
+            {"num_experts_per_tok": 300},
+            "num_experts_per_tok is 300 and n_routed_experts 256",
+        ),
         ("deepseek-ai__DeepSeek-V3", {"num_experts_per_tok": "8"}, "num_experts_per_tok is '8'"),
         ("deepseek-ai__DeepSeek-V3", {"scoring_func": ["sigmoid"]}, "scoring_func is .* it must be one value"),
         ("deepseek-ai__DeepSeek-V3", {"rope_theta": "10k"}, "rope_theta is '10k'"),
@@ -198,7 +202,11 @@ def test_kimi_linear_may_have_positions() -> None:
         ("zai-org__GLM-4.5.partial", {"partial_rotary_factor": True}, "partial_rotary_factor is 'True'"),
         ("openai__gpt-oss-120b", {"sliding_window": 0}, "sliding_window is '0'; it must be a positive integer"),
         ("zai-org__GLM-5.1", {"indexer_types": ["full"]}, "indexer_types has 1 entries for the 78 layers"),
-        ("Qwen__Qwen3.5-35B-A3B", {"num_experts_per_tok": None}, "routed to 0 experts"),
+        (
+            "Qwen__Qwen3.5-35B-A3B",
+            {"num_experts_per_tok": None},
+            "0 and num_experts 256; a token is routed to at least one expert",
+        ),
     ],
 )
 def test_what_cannot_be_is_refused(name: str, changes: dict[str, Any], message: str) -> None:
