@@ -12,9 +12,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from day0.architecture.binding import bind
-from day0.architecture.family import find_family
-from day0.architecture.unread import unread_sizes
 from day0.artifacts.profile import Profile
 from tasks.profile.describe import describe_model
 from tasks.profile.settings import ProfileSettings
@@ -108,10 +105,3 @@ def test_an_unknown_key_that_looks_like_a_size_is_reported(
     model = write_model(path, tmp_path / "model")
     (model / "config.json").write_text(json.dumps(config))
     assert any(key in warning for warning in describe(model).warnings)
-
-
-@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
-def test_every_size_of_a_published_config_is_read(path: Path) -> None:
-    """Nothing that may change the numbers is left over, so that a report of one means something."""
-    config = read(path)
-    assert unread_sizes(config, bind(find_family(config), config)) == ()
