@@ -162,12 +162,20 @@ def _names(
 
 
 def _odd(stored: Stored) -> Iterator[str]:
-    """Weights whose dtype does not tell their values: no float, and without a scale beside them."""
+    """Weights whose dtype does not tell their values: no float, and not each with a scale beside it."""
     for group in stored.groups:
         if not group.is_weight or group.dtype in SAFETENSORS or group.kind in ("buffer", "router", "residual"):
             continue
-        if not any(other.companion and other.companion.role == "scale" for other in stored.beside(group)):
-            yield f"{_name(group)} is {group.dtype}, without a scale beside it"
+        scales: dict[str, Counter[int | None]] = {}
+        for other in stored.beside(group):
+            if other.companion and other.companion.role == "scale":
+                counts = scales.setdefault(other.companion.ending, Counter())
+                counts.update(dict.fromkeys(other.layers or (None,), other.copies))
+        for layer in group.layers or (None,):
+            lacking = group.copies - max((counts[layer] for counts in scales.values()), default=0)
+            if lacking > 0:
+                which = f"{lacking} such weights of {group.copies} have no scale beside them"
+                yield f"{_name(group, layer)} is {group.dtype}, and {which}"
 
 
 def _accounts(stored: Stored) -> Iterator[Difference]:
@@ -352,11 +360,11 @@ def _dtype_warnings(structure: Structure, stored: Stored) -> Iterator[str]:
         yield f"the config says {said}, the unquantised weights are stored as {listed}"
 
 
-def _name(group: StoredGroup) -> str:
-    """The first tensor of a group, by its weight's name."""
+def _name(group: StoredGroup, layer: int | None = None) -> str:
+    """The first tensor of a group, or of a layer of it, by its weight's name."""
     numbers = {slot: min(group.rule.numbers[slot] or (0,)) for slot in group.rule.places}
     if group.layers is not None:
-        numbers["layer"] = group.layers[0]
+        numbers["layer"] = group.layers[0] if layer is None else layer
     return group.rule.named(numbers)
 
 
