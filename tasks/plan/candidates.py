@@ -15,7 +15,7 @@ from tasks.plan.constraints import Constraints, Obstacle
 from tasks.plan.settings import PlanSettings
 
 #: Most replicas-counts that are tried beside powers of two and those that divide the experts.
-MOST_COUNTS = 64
+MOST_COUNTS = 16
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,10 +94,11 @@ class Candidates:
             return [1]
         within = [n for n in range(1, tp + 1) if tp % n == 0]
         experts = self.constraints.weights.experts
-        return within + [tp * k for k in range(2, dp + 1) if dp % k == 0 and experts % (tp * k) == 0]
+        among = (k for k in range(2, dp + 1) if dp % k == 0 and (k == dp or k & (k - 1) == 0))
+        return within + [tp * k for k in among if experts % (tp * k) == 0]
 
     def _context_parallel(self, tp: int) -> list[int]:
-        """Powers of two that divide tp, where the engine shares tokens in such models."""
+        """None, or as many ranks as may, where the engine shares out tokens in such models."""
         if self.settings.dcp:
             return [self.settings.dcp]
         if tp not in self._shared:
@@ -105,5 +106,6 @@ class Candidates:
         return self._shared[tp]
 
     def _context_sizes(self, tp: int) -> list[int]:
-        powers = [1 << power for power in range(tp.bit_length()) if tp % (1 << power) == 0]
-        return [n for n in powers if n == 1 or not self.constraints.context_parallel(Sizes(tp, 1, dcp=n))]
+        divisors = (n for n in range(tp, 1, -1) if tp % n == 0)
+        most = next((n for n in divisors if not self.constraints.context_parallel(Sizes(tp, 1, dcp=n))), 1)
+        return [1, most] if most > 1 else [1]

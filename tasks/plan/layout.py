@@ -62,7 +62,7 @@ class _Planner:
         )
         predict = predictor(structure, held, settings, dtypes)
         candidates = Candidates(self.constraints, settings)
-        self.search = Search(candidates, self.memory, settings, predict.least, predict.least)
+        self.search = Search(candidates, self.memory, settings, predict.screen, predict.predict)
 
     def plan(self) -> ParallelPlan:
         settings, held = self.settings, self.held

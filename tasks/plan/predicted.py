@@ -2,67 +2,55 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from dataclasses import dataclass, field, replace
 
 from day0.architecture.attention.base import Held
 from day0.architecture.cache import CacheDtypes
 from day0.architecture.dtypes import BYTES
 from day0.architecture.parallel import Sizes
-from day0.architecture.roofline import bounds
 from day0.architecture.structure import Structure
-from day0.architecture.work import ACTIVATION, Step, WorkModel
+from day0.architecture.work import WorkModel
 from tasks.plan.memory import replica_sequences
 from tasks.plan.search import Speed
 from tasks.plan.served import Served
 from tasks.plan.settings import PlanSettings
+from tasks.plan.speed import Prediction, SpeedModel
 
 
 @dataclass(frozen=True, eq=False)
 class Predictor:
-    """Speeds of one model on one target."""
+    """Speeds of one model on one target, at the asked concurrency."""
 
-    work: WorkModel
-    settings: PlanSettings
-    _least: dict[tuple[int, ...], tuple[float, dict[str, float]]] = field(default_factory=dict)
+    model: SpeedModel
+    concurrency: int
+    _screened: dict[tuple[int, ...], Prediction | None] = field(default_factory=dict)
 
-    def least(self, sizes: Sizes, context: int) -> Speed:
-        """The roofline of a decode step, and its messages at the full bandwidth of the links.
+    def screen(self, sizes: Sizes, context: int) -> Speed:
+        """Of the layout without its pipeline: a token passes all layers all the same, and what stages send is little.
 
-        A token passes the stages one after another, so that all layers count whatever the pipeline; beside them only
-        what is sent between the stages.
+        Layouts that differ in the pipeline alone are computed once. They are told apart by `predict`.
         """
-        target = self.settings.spec
-        if target.bandwidth is None:
-            return Speed()
-        sequences = replica_sequences(self.settings.concurrency, sizes)
-        key = (sizes.tp, sizes.ep, sizes.dcp, sequences, context)
-        if key not in self._least:
-            self._least[key] = self._one_stage(replace(sizes, pp=1, dp=sizes.group_replicas), sequences, context)
-        seconds, terms = self._least[key]
-        link = target.group_bandwidth(sizes.devices // sizes.dp)
-        sent = (sizes.pp - 1) * sequences * self.work.structure.hidden * ACTIVATION
-        sending = sent / link if link else 0.0
-        whole = seconds + sending
-        return Speed(whole, self.settings.concurrency / whole, {**terms, "send": sending})
+        sequences = replica_sequences(self.concurrency, sizes)
+        flat = replace(sizes, pp=1, dp=sizes.group_replicas)
+        key = (flat.tp, flat.ep, flat.dcp, sequences, context)
+        if key not in self._screened:
+            self._screened[key] = self.model.decode_seconds(flat, context, sequences)
+        return self._speed(self._screened[key])
 
-    def _one_stage(self, sizes: Sizes, sequences: int, context: int) -> tuple[float, dict[str, float]]:
-        target = self.settings.spec
-        assert target.bandwidth is not None
-        work = self.work.rank_work(Step(sequences, 1, context - 1), sizes)
-        flops = {name: rate.value for name, rate in target.flops.items()}
-        terms: dict[str, float] = defaultdict(float)
-        for bound in bounds(work.classes, flops, target.bandwidth.value):
-            terms[bound.name] += bound.seconds or 0.0
-        for message in work.collectives:
-            link = target.group_bandwidth(message.ranks)
-            terms[message.kind] += message.count * message.bytes / link if link else 0.0
-        return sum(terms.values()), dict(terms)
+    def predict(self, sizes: Sizes, context: int) -> Speed:
+        """The prediction for the layout as it is."""
+        sequences = replica_sequences(self.concurrency, sizes)
+        return self._speed(self.model.decode_seconds(sizes, context, sequences))
+
+    def _speed(self, found: Prediction | None) -> Speed:
+        if found is None:
+            return Speed()
+        return Speed(found.seconds, self.concurrency / found.seconds, dict(found.terms))
 
 
 def predictor(structure: Structure, held: Served, settings: PlanSettings, dtypes: CacheDtypes) -> Predictor:
     """What predicts the speed of layouts."""
     names: tuple[Held, ...] = ("cache", "index", "state", "conv")
-    return Predictor(
-        WorkModel(structure, held.stored, {name: BYTES.get(dtypes.of(name), 1) for name in names}), settings
-    )
+    bytes_of = {name: BYTES.get(dtypes.of(name), 1) for name in names}
+    work = WorkModel(structure, held.stored, bytes_of)
+    return Predictor(SpeedModel(work, settings.spec), settings.concurrency)

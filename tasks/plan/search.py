@@ -16,7 +16,7 @@ from tasks.plan.settings import PlanSettings
 
 GB = 1e9
 
-#: Layouts whose speed is predicted: the first by their least time.
+#: Layouts whose speed is predicted, the first by what they are screened by.
 PREDICTED = 32
 
 
@@ -59,7 +59,7 @@ class Search:
     memory: MemoryModel
     settings: PlanSettings
     screen: Callable[[Sizes, int], Speed]
-    """The least time of sizes at a context, which costs little to compute: what is predicted is chosen by it."""
+    """Much the same for less: what is predicted is chosen by it."""
     predict: Callable[[Sizes, int], Speed]
     """The predicted one."""
 
@@ -230,16 +230,17 @@ def _undominated(fitting: Iterable[Sizes]) -> Iterator[Sizes]:
 
 
 def different(ranked: Iterable[Ranked], count: int) -> list[Ranked]:
-    """The first `count` that differ in more than their replicas; filled up with the best others."""
-    seen: set[tuple[int, ...]] = set()
-    apart: list[Ranked] = []
-    alike: list[Ranked] = []
+    """The first `count` that differ in how attention and experts are divided; filled up with those that differ in the
+    pipeline too, then with the best others."""
+    tiers: tuple[list[Ranked], list[Ranked], list[Ranked]] = ([], [], [])
+    seen: set[tuple[object, ...]] = set()
     for found in ranked:
         sizes = found.sizes
-        shape = (sizes.tp, sizes.pp, sizes.expert_tp, int(sizes.ep > sizes.tp), sizes.dcp)
-        (alike if shape in seen else apart).append(found)
-        seen.add(shape)
-    return [*apart, *alike][:count]
+        division = (sizes.tp, sizes.ep > sizes.tp, sizes.dcp > 1)
+        tier = 0 if division not in seen else 1 if (*division, sizes.pp) not in seen else 2
+        seen |= {division, (*division, sizes.pp)}
+        tiers[tier].append(found)
+    return [found for tier in tiers for found in tier][:count]
 
 
 def named(sizes: Sizes) -> str:
