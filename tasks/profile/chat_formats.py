@@ -42,7 +42,7 @@ def chat_formats() -> ChatFormats:
 
 def tool_format(template: str) -> Format | None:
     """How tool calls are written; None where the template has no tools, or writes them in no known way."""
-    if "tools" not in template and "tool" not in template:
+    if "tool" not in template:
         return None
     return next((known for known in chat_formats().tools if known.fits(template)), None)
 

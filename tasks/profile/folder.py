@@ -97,7 +97,7 @@ def _card_licence(root: Path, names: list[str], warnings: list[str]) -> str | No
     except _UNREADABLE as error:
         warnings.append(f"README.md {error}")
         return None
-    header = re.match(r"---\n(.*?)\n---\s", text[:100_000], re.DOTALL)
+    header = re.match(r"---\r?\n(.*?)\n---(?:\s|\Z)", text[:100_000], re.DOTALL)
     found = {
         key: re.search(rf"^{key}:[ \t]*[\"']?([\w.\- ]+)", header[1], re.MULTILINE) if header else None
         for key in ("license_name", "license")
