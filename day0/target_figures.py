@@ -162,12 +162,20 @@ class Efficiency(Frozen):
     memory: Portion | None = None
     """Of the peak memory bandwidth, by a multiplication of few rows that reads its weights once."""
     attention: Portion | None = None
-    """Of the peak that bounds it, by the attention of decode."""
+    """Of the peak memory bandwidth, by the attention of decode."""
+    attention_compute: Portion | None = None
+    """Of the peak FLOPs, by the attention of prefill."""
     experts: Portion | None = None
-    """Of the peak that bounds it, by the grouped multiplication of routed experts."""
+    """Of the peak FLOPs, by the grouped multiplication of routed experts in 16 bits."""
+    quantised_experts: Portion | None = None
+    """The same of experts in a format that the device computes in, of that format's peak."""
+    widened: Portion | None = None
+    """Of the peak memory bandwidth, by experts whose weights are widened as they are read."""
     link: Portion | None = None
     """Of the links' bandwidth, by a collective of a large message."""
     kernel_seconds: Seconds | None = None
     """The least time of one kernel within a captured graph."""
+    quantised_seconds: Seconds | None = None
+    """The least time of one multiplication whose inputs are quantised before it."""
     collective_seconds: Seconds | None = None
     """The least time of one all-reduce within a node, whatever its size."""
