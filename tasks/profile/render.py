@@ -59,6 +59,14 @@ def count_of(number: float) -> str:
     return f"{number:,.0f}"
 
 
+def seconds(duration: float) -> str:
+    """A duration for people: `10.67 ms`, `73.9 s`."""
+    for limit, scale, unit in ((1e-3, 1e6, "µs"), (1.0, 1e3, "ms"), (1e4, 1.0, "s")):
+        if duration < limit:
+            return f"{duration * scale:.4g} {unit}"
+    return f"{duration / 3600:,.3g} h"
+
+
 def _model(profile: Profile) -> Table:
     a = profile.architecture
     table = Table(show_header=False, title_justify="left", box=None, pad_edge=False)
@@ -178,7 +186,7 @@ def _least(work: Mapping[str, Any], phase: str) -> str:
         return f"{phase}: no roofline, the target's rates are not known"
     hot = ", ".join(row["class"] for row in roof["hotspots"])
     return (
-        f"{phase}: at least {roof['least_seconds'] * 1e3:.4g} ms if the model lay on one device, bound by the "
+        f"{phase}: at least {seconds(roof['least_seconds'])} if the model lay on one device, bound by the "
         f"{roof['bound_by']} of {roof['bound']}; four fifths of the time: {hot}"
     )
 
@@ -205,5 +213,6 @@ def _table(title: str, *columns: str) -> Table:
     table = Table(title=title, show_header=any(columns), title_justify="left", box=None, pad_edge=False)
     for i, column in enumerate(columns):
         prose = column in ("why", "what", "sources") or not any(columns)
-        table.add_column(column, justify="left" if i == 0 or prose else "right", overflow="fold" if prose else "ellipsis")
+        left = i == 0 or prose
+        table.add_column(column, justify="left" if left else "right", overflow="fold" if prose else "ellipsis")
     return table

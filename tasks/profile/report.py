@@ -11,7 +11,7 @@ from markupsafe import Markup
 
 from day0.artifacts.profile import Profile
 from day0.profile_plots import profile_plots
-from tasks.profile.render import count_of, size
+from tasks.profile.render import count_of, seconds, size
 
 _TEMPLATES = Path(__file__).parent / "templates"
 
@@ -54,7 +54,7 @@ def _cards(profile: Profile) -> Iterator[tuple[str, str, str]]:
     for phase in ("prefill", "decode"):
         least = profile.architecture["work"][phase].get("roofline", {}).get("least_seconds")
         if least is not None:
-            yield f"least time of {phase}", f"{least * 1e3:,.4g} ms", f"on one {profile.target}, no engine beats it"
+            yield f"least time of {phase}", seconds(least), f"on one {profile.target}, no engine beats it"
 
 
 def _tables(profile: Profile) -> Iterator[Table]:
