@@ -11,7 +11,7 @@ from typing import Any
 
 import matplotlib
 from matplotlib.figure import Figure
-from matplotlib.ticker import LogLocator, NullLocator
+from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 
 #: Drawn in this colour, then replaced by the page's own text colour.
 INK = "#010203"
@@ -60,8 +60,10 @@ def powers(axis: Any) -> None:
     """A logarithmic axis with at most seven labels, in plain text: matplotlib's own are formulas, which `styled` takes
     as they stand."""
     low, high = axis.get_view_interval()
-    narrow = high < 50 * low  # powers of ten alone would be one label or none
-    axis.set_major_locator(LogLocator(subs=(1, 2, 5) if narrow else (1,), numticks=8))
+    if high < 4 * low:  # where powers of ten would be one label or none
+        axis.set_major_locator(MaxNLocator(5))
+    else:
+        axis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 100 * low else (1,), numticks=8))
     axis.set_major_formatter(lambda value, _place: power(value))
     axis.set_minor_locator(NullLocator())
 

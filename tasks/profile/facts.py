@@ -22,7 +22,7 @@ MANNERS = {"full": "", "sliding": " in a sliding window", "chunked": " in chunks
 def architecture_facts(structure: Structure, dtype: str | None) -> dict[str, Any]:
     """Sizes and kinds, as `Profile.architecture` has them; `dtype` is what unquantised weights are held in."""
     config, text = structure.config, structure.config.text
-    heads = next((entry.attention.sizes for entry in structure.attention if "heads" in entry.attention.sizes), {})
+    heads = _heads(structure)
     kinds = {group.rule.rule.kind for group in structure.groups}
     return {
         "model_type": config.model_type,
@@ -40,8 +40,7 @@ def architecture_facts(structure: Structure, dtype: str | None) -> dict[str, Any
         "tied_embeddings": structure.family.tied,
         "attention": " + ".join(dict.fromkeys(variant(entry) for entry in _decoder(structure))),
         "attention_layers": list(_attention(structure.attention)),
-        "position": {**_rope(config.rope), "max_position_embeddings": config.max_position_embeddings}
-        | _schemes(structure.position),
+        "position": _position(structure),
         "routing": [
             {"layers": len(r.layers), "experts": r.experts, "per_token": r.per_token, "shared": r.shared, **r.facts}
             for r in structure.routing
@@ -49,7 +48,7 @@ def architecture_facts(structure: Structure, dtype: str | None) -> dict[str, Any
         ],
         "vision": "vision" in kinds,
         "audio": "audio" in kinds,
-        "mtp_layers": len({layer for group in structure.groups if group.mtp for layer in group.layers or (-1,)}),
+        "mtp_layers": _mtp_layers(structure),
         "remote_code": config.remote_code,
         "stored_head": structure.stored_head,
     }
@@ -63,6 +62,20 @@ def variant(entry: LayerAttention) -> str:
     heads, kv_heads = attention.sizes["heads"], attention.sizes["kv_heads"]
     shared = "MHA" if heads == kv_heads else "MQA" if kv_heads == 1 else "GQA"
     return shared + MANNERS[attention.kind]
+
+
+def _heads(structure: Structure) -> Mapping[str, int]:
+    """Sizes of the attention that has keys and values for each head, or, where there is none, of what else has heads
+    (a latent's, a recurrent state's)."""
+    sizes = [entry.attention.sizes for entry in _decoder(structure)]
+    return next((held for key in ("kv_heads", "latent", "heads") for held in sizes if key in held), {})
+
+
+def _mtp_layers(structure: Structure) -> int:
+    """Modules of multi-token prediction: as many as the config or the checkpoint says."""
+    stored = {layer for group in structure.groups if group.mtp for layer in group.layers or (-1,)}
+    said = {layer for entry in structure.attention if entry.mtp for layer in entry.layers}
+    return max(len(stored), len(said))
 
 
 def _decoder(structure: Structure) -> list[LayerAttention]:
@@ -80,6 +93,15 @@ def _attention(listed: Sequence[LayerAttention]) -> Iterator[dict[str, Any]]:
             "mtp": entry.mtp,
             **attention.sizes,
         }
+
+
+def _position(structure: Structure) -> dict[str, Any]:
+    """The scheme, how positions beyond those of the training are reached, and the same for each set of layers."""
+    config = structure.config
+    known = _schemes(structure.position)
+    nothing: dict[str, Any] = dict.fromkeys(("type", "theta", "factor", "original_context")) | {"extrapolated": False}
+    rope = nothing if known["scheme"] == "none" else _rope(config.rope)
+    return {**rope, "max_position_embeddings": config.max_position_embeddings, **known}
 
 
 def _rope(rope: Rope) -> dict[str, Any]:

@@ -106,7 +106,7 @@ def _formats(held: Mapping[str, Any]) -> str:
 
 
 def _positions(position: Mapping[str, Any], context: int) -> str:
-    text = f"{position['scheme']}, {position['type']}"
+    text = f"{position['scheme']}, {position['type']}" if position["type"] else str(position["scheme"])
     if position.get("extrapolated") and position.get("original_context"):
         text += f" × {position['factor']:g} from {position['original_context']:,}"
     return f"{text}; {context:,} tokens at most"

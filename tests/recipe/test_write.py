@@ -85,7 +85,7 @@ def test_the_page_needs_nothing_from_outside(tmp_path: Path) -> None:
     folder = tmp_path / "recipe"
     folder.mkdir()
     html, page = write(evidence(), folder, records_of(tmp_path))
-    assert page.tags.count("svg") == 5
+    assert page.tags.count("svg") == 6
     assert not {"script", "link", "img", "iframe", "object"} & set(page.tags)
     assert all(reference.startswith("#") for reference in page.references)
     assert "http://" not in html
