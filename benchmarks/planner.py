@@ -181,8 +181,8 @@ def fit(args: argparse.Namespace) -> bool:
             total += math.sqrt(0.04 + math.log(found / seconds) ** 2) - 0.2
         return total / len(rows)
 
-    # As AIConfigurator's own operators say: attention and dense products of Llama and Qwen, all-reduces, messages between
-    # nodes. Fitted with the others they take up what others lack.
+    # As AIConfigurator's own operators say: attention and dense products of Llama and Qwen, all-reduces, messages
+    # between nodes. Fitted with the others they take up what others lack.
     held = {"memory", "attention", "attention_compute", "link", "collective_seconds", "scale_out_seconds"}
     free = [field.name for field in fields(Figures) if field.name not in held]
     best, least = Figures(), cost(Figures())
@@ -237,7 +237,7 @@ def choices(args: argparse.Namespace) -> bool:
         listed = "; ".join(
             f"tp{f['tp']} pp{f['pp']} dp{f['dp']}: {f['tokens_per_second_per_device']:.0f}" for f in choice["first"]
         )
-        said = figure.error or f"{rate:.0f} tokens/s/device"
+        said = figure.error or f"{rate:.0f} tokens/s/device, {1e3 * (figure.seconds or 0):.0f} ms a token"
         print(
             f"| {name}, {choice['devices']}, {concurrency} | tp{sizes.tp} pp{sizes.pp} dp{sizes.dp} ep{sizes.ep} "
             f"| {seconds:.2f} | {said} | {listed} | {'among' if among else 'beats' if beats else 'NO'} |"
@@ -250,7 +250,7 @@ def planned(name: str, choice: dict[str, Any], concurrency: int) -> tuple[dict[s
     command = [
         sys.executable, "-m", "flows.cli", "plan", str(config_of(name)), "--target", "h200",
         "--devices", str(choice["devices"]), "--context", str(choice["prompt"] + choice["output"]),
-        "--concurrency", str(concurrency), "--objective", "throughput", "--json",
+        "--output", str(choice["output"]), "--concurrency", str(concurrency), "--objective", "throughput", "--json",
         *(["--kv-dtype", "fp8"] if choice["kv_dtype"] == "fp8" else []),
     ]  # fmt: skip
     started = time.monotonic()

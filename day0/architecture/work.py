@@ -113,6 +113,7 @@ class WorkModel:
     bytes_of: Mapping[Held, float]
     _shares: dict[tuple[BoundRule, int, int], float] = field(default_factory=dict)
     _ranks: dict[tuple[int, int], Attention] = field(default_factory=dict)
+    _formats: dict[BoundRule, str] = field(default_factory=dict)
 
     def rank_work(self, step: Step, sizes: Sizes, stage: int = 0) -> RankWork:
         """The work of the rank that has most, of one pipeline stage.
@@ -262,7 +263,9 @@ class WorkModel:
         return next(r for r in self.structure.routing if not r.mtp and (not layers or layers & r.layers))
 
     def _format(self, rule: BoundRule) -> str:
-        return self.stored.format_of(rule)
+        if rule not in self._formats:
+            self._formats[rule] = self.stored.format_of(rule)
+        return self._formats[rule]
 
     def _share(self, rule: BoundRule, sizes: Sizes) -> float:
         key = (rule, sizes.tp, sizes.ep)

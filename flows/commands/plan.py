@@ -26,6 +26,9 @@ SIZE = click.IntRange(1, 65_536)
 @click.option("--devices", type=SIZE, help="How many there are; by default one node of the target.")
 @click.option("--device-memory", type=click.IntRange(1, 1 << 50), help="Bytes of each device; by default the target's.")
 @click.option("--context", type=click.IntRange(1, 1 << 40), help="Tokens of a sequence; by default as many as fit.")
+@click.option(
+    "--output", type=click.IntRange(1, 1 << 40), help="Of them those of an answer: throughput then counts prompts too."
+)
 @click.option("--concurrency", type=click.IntRange(1, 1_000_000), help="Sequences at once; by default 1.")
 @click.option("--kv-dtype", help="Of the KV cache; by default that of the weights, or what the checkpoint says.")
 @click.option("--index-dtype", help="Of an indexer's keys; by default that of the KV cache.")

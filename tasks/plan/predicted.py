@@ -14,7 +14,7 @@ from tasks.plan.memory import replica_sequences
 from tasks.plan.search import Speed
 from tasks.plan.served import Served
 from tasks.plan.settings import PlanSettings
-from tasks.plan.speed import Prediction, SpeedModel
+from tasks.plan.speed import SpeedModel
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,7 +23,9 @@ class Predictor:
 
     model: SpeedModel
     concurrency: int
-    _screened: dict[tuple[int, ...], Prediction | None] = field(default_factory=dict)
+    output: int | None
+    """Tokens of an answer: then the throughput counts what prompts take. None: decode alone."""
+    _screened: dict[tuple[int, ...], Speed] = field(default_factory=dict)
 
     def screen(self, sizes: Sizes, context: int) -> Speed:
         """Of the layout without its pipeline: a token passes all layers all the same, and what stages send is little.
@@ -34,18 +36,28 @@ class Predictor:
         flat = replace(sizes, pp=1, dp=sizes.group_replicas)
         key = (flat.tp, flat.ep, flat.dcp, sequences, context)
         if key not in self._screened:
-            self._screened[key] = self.model.decode_seconds(flat, context, sequences)
-        return self._speed(self._screened[key])
+            self._screened[key] = self.predict(flat, context, sequences)
+        return self._screened[key]
 
-    def predict(self, sizes: Sizes, context: int) -> Speed:
-        """The prediction for the layout as it is."""
-        sequences = replica_sequences(self.concurrency, sizes)
-        return self._speed(self.model.decode_seconds(sizes, context, sequences))
+    def predict(self, sizes: Sizes, context: int, sequences: int | None = None) -> Speed:
+        """The prediction for the layout as it is, with so many sequences on a replica (None: its share of those asked).
 
-    def _speed(self, found: Prediction | None) -> Speed:
-        if found is None:
-            return Speed()
-        return Speed(found.seconds, self.concurrency / found.seconds, dict(found.terms))
+        The throughput is that of all sequences that are asked for.
+        """
+        sequences = sequences or replica_sequences(self.concurrency, sizes)
+        if self.output:
+            served = self.model.serving(sizes, max(1, context - self.output), self.output, sequences)
+            found = served.decode if served else None
+            each = served.whole_seconds / self.output if served else 0.0
+        else:
+            found = self.model.decode_seconds(sizes, context, sequences)
+            each = found.seconds if found else 0.0
+        return Speed(found.seconds, self.concurrency / each, dict(found.terms)) if found else Speed()
+
+    def prefill(self, sizes: Sizes, tokens: int, chunk: int) -> float | None:
+        """Seconds until one prompt is computed, alone in a replica, in passes of `chunk` tokens."""
+        found = self.model.prefill_seconds(sizes, tokens, 1, min(chunk, tokens))
+        return found.seconds if found else None
 
 
 def predictor(structure: Structure, held: Served, settings: PlanSettings, dtypes: CacheDtypes) -> Predictor:
@@ -53,4 +65,4 @@ def predictor(structure: Structure, held: Served, settings: PlanSettings, dtypes
     names: tuple[Held, ...] = ("cache", "index", "state", "conv")
     bytes_of = {name: BYTES.get(dtypes.of(name), 1) for name in names}
     work = WorkModel(structure, held.stored, bytes_of)
-    return Predictor(SpeedModel(work, settings.spec), settings.concurrency)
+    return Predictor(SpeedModel(work, settings.spec), settings.concurrency, settings.output)

@@ -28,6 +28,9 @@ class PlanSettings(Settings):
     """Tokens of a sequence; None: as many as fit, up to the model's own."""
     concurrency: int = Field(default=4, ge=1, le=1_000_000)
     """Sequences at a time, over all replicas."""
+    output: int | None = Field(default=None, ge=1, le=1 << 40)
+    """Of them those of an answer, the rest is the prompt: the throughput then counts the time that prompts take. None:
+    decode alone."""
     kv_dtype: str | None = None
     """None: what the checkpoint's quantisation says, or that of the weights, as engines do."""
     index_dtype: str | None = None

@@ -60,12 +60,14 @@ class Prediction:
 class Serving:
     """A layout under steady load: as many requests at a time as are asked for, each followed by the next."""
 
-    first_token_seconds: float
-    """From when a prompt's computation begins."""
-    seconds_per_token: float
+    prefill: Prediction
+    """From when a prompt's computation begins to its first token."""
+    decode: Prediction
     """Between two tokens of a request, while no prompt is computed."""
+    whole_seconds: float
+    """From the first token of an answer to its last, with the prompts that are computed meanwhile."""
     tokens_per_second: float
-    """Output of all replicas together, with the share of the time that prompts take."""
+    """Output of all replicas together."""
 
     def per_device(self, sizes: Sizes) -> float:
         """Output tokens per second of one device."""
@@ -145,7 +147,7 @@ class SpeedModel:
         if decode is None or prefill is None:
             return None
         whole = output * decode.seconds + sequences * prefill.seconds / sizes.pp
-        return Serving(prefill.seconds, decode.seconds, sizes.dp * sequences * output / whole)
+        return Serving(prefill, decode, whole, sizes.dp * sequences * output / whole)
 
     def _pipelined(self, step: Step, sizes: Sizes, micro: int) -> Prediction | None:
         """One pass of a micro-batch through all stages, while the others pass them too."""
