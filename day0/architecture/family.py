@@ -193,5 +193,6 @@ def _load(path: Path, mtime_ns: int) -> Family:
 
 def families_digest() -> str:
     """SHA-256 over what tells a checkpoint's tensors apart: part of the settings of whatever is computed from it."""
-    paths = [*sorted((configs() / "families").glob("*.yaml")), configs() / "quantised.yaml"]
+    beside = [configs() / name for name in ("quantised.yaml", "quantization.yaml", "weight-dtypes.yaml")]
+    paths = [*sorted((configs() / "families").glob("*.yaml")), *beside]
     return digest_of({path.name: sha256_file(path) for path in paths})
