@@ -61,6 +61,8 @@ class Layout(Frozen):
     seconds_per_token: float | None = None
     """Predicted time of one decode step at the plan's context and concurrency; None where the target's memory
     bandwidth is not known."""
+    prefill_seconds: float | None = None
+    """Predicted time until a prompt as long as the context is computed, alone in a replica; None as above."""
     tokens_per_second: float | None = None
     """Of all replicas together, in decode, with as many micro-batches as pipeline stages."""
     terms: dict[str, float] = Field(default_factory=dict)

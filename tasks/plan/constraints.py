@@ -7,6 +7,7 @@ engines let ranks share the first, and hold the second whole on each.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -22,6 +23,8 @@ from day0.errors import InputError
 from tasks.plan.weights import Weights, experts_of, is_routed
 
 VOCABULARY = "vocab_size"
+
+_NAME = re.compile(r"[A-Za-z_]\w*")
 
 #: Kinds of attention whose cache no rank has a head of its own in: every rank holds it all, unless they share tokens.
 LATENT = ("latent", "sparse_latent")
@@ -175,11 +178,13 @@ def _units(group: StoredGroup, ranks: int, vocab_multiple: int) -> Iterator[Obst
                 yield Obstacle(f"vocab_size {shown} is not divisible by tp {ranks}", VOCABULARY, padded, ranks)
         elif segment.replicate and segment.units < ranks:
             if ranks % segment.units:
-                reason = f"tp {ranks} is no multiple of {segment.counted} {segment.units}, so ranks cannot share them"
-                yield Obstacle(f"{reason} evenly", segment.counted, segment.units, ranks)
+                name = _title(rule, segment)
+                reason = f"tp {ranks} is no multiple of {name} {segment.units}, so ranks cannot share them evenly"
+                yield Obstacle(reason, name, segment.units, ranks)
         elif segment.units % ranks and not rule.rule.split.uneven:
-            reason = f"{segment.counted} {segment.units} is not divisible by {_of(rule)} {ranks} ({rule.name})"
-            yield Obstacle(reason, segment.counted, segment.units, ranks)
+            name = _title(rule, segment)
+            reason = f"{name} {segment.units} is not divisible by {_of(rule)} {ranks} ({rule.name})"
+            yield Obstacle(reason, name, segment.units, ranks)
 
 
 def _blocks(group: StoredGroup, ranks: int) -> Iterator[Obstacle]:
@@ -212,10 +217,17 @@ def _cut_block(rule: BoundRule, segment: BoundSegment, ranks: int, held: int, gr
     share = f"{segment.size} / {ranks} = {held}"
     fault = f"is less than a quantisation block of {grain}" if held < grain else f"is no multiple of {grain}"
     way_out = "; expert parallelism keeps experts whole" if is_routed(rule) else ""
-    reason = f"{segment.counted}: {share} {fault}, its quantisation block ({rule.name}){way_out}"
+    name = _title(rule, segment)
+    reason = f"{name}: {share} {fault}, its quantisation block ({rule.name}){way_out}"
     if held < grain:
-        reason = f"{segment.counted}: {share} {fault} ({rule.name}){way_out}"
-    return Obstacle(reason, segment.counted, held, grain)
+        reason = f"{name}: {share} {fault} ({rule.name}){way_out}"
+    return Obstacle(reason, name, held, grain)
+
+
+def _title(rule: BoundRule, segment: BoundSegment) -> str:
+    """What is counted, in the config's words: sizes that a family derives from others are spelled out."""
+    sizes = load_family(rule.family).sizes
+    return _NAME.sub(lambda word: sizes[word[0]].title if word[0] in sizes else word[0], segment.counted)
 
 
 def _of(rule: BoundRule) -> str:

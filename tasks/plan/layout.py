@@ -60,9 +60,9 @@ class _Planner:
             Activations(structure, width, context_length, engine.prompt_logits),
             cache_of(structure, dtypes, mtp=settings.mtp),
         )
-        predict = predictor(structure, held, settings, dtypes)
+        self.predictor = predictor(structure, held, settings, dtypes)
         candidates = Candidates(self.constraints, settings)
-        self.search = Search(candidates, self.memory, settings, predict.screen, predict.predict)
+        self.search = Search(candidates, self.memory, settings, self.predictor.screen, self.predictor.predict)
 
     def plan(self) -> ParallelPlan:
         settings, held = self.settings, self.held
@@ -134,6 +134,7 @@ class _Planner:
             per_device=self.memory.device(sizes, context, self.settings.concurrency, room),
             stages=pipeline_stages(self.model.structure.layers, sizes.pp),
             seconds_per_token=speed.seconds_per_token,
+            prefill_seconds=self.predictor.prefill(sizes, context, self.memory.engine.batched_tokens),
             tokens_per_second=speed.tokens_per_second,
             terms=speed.terms,
         )

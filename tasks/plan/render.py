@@ -47,23 +47,13 @@ def _parts(plan: ParallelPlan) -> Iterator[RenderableType]:
 
 
 def _layouts(plan: ParallelPlan) -> Table:
+    room = f"{plan.chosen.per_device.capacity / 1e9:.1f} GB" if plan.chosen else ""
     title = (
-        f"{plan.target}: {plan.concurrency} × {plan.context:,} tokens, {plan.weight_dtype}, cache {plan.kv_dtype}, by "
-        f"{plan.objective}"
+        f"{plan.target}: {plan.concurrency} × {plan.context:,} tokens, {plan.weight_dtype}, cache {plan.kv_dtype}; GB "
+        f"of {room} a device; by {plan.objective}"
     )
     table = Table(title=title, title_justify="left", box=None, pad_edge=False, padding=(0, 1))
-    columns = (
-        "tp pp ep dp dcp",
-        "devices",
-        "weights",
-        "cache",
-        "activ.",
-        "overhead",
-        "total",
-        "of GB",
-        "ms/token",
-        "tok/s",
-    )
+    columns = ("tp pp ep dp dcp", "dev", "weights", "cache", "activ", "over", "total", "ms/tok", "tok/s")
     for column in columns:
         table.add_column(column, justify="right", no_wrap=True)
     for layout, style in [(plan.chosen, "bold"), *((layout, "") for layout in plan.alternatives)]:
@@ -74,7 +64,7 @@ def _layouts(plan: ParallelPlan) -> Table:
 
 def _cells(layout: Layout) -> list[str]:
     memory = layout.per_device
-    sizes = (memory.weights, memory.kv_cache, memory.activations, memory.overhead, memory.total, memory.capacity)
+    sizes = (memory.weights, memory.kv_cache, memory.activations, memory.overhead, memory.total)
     speed = f"{layout.seconds_per_token * 1e3:.2f}" if layout.seconds_per_token is not None else "–"
     rate = f"{layout.tokens_per_second:,.0f}" if layout.tokens_per_second is not None else "–"
     return [
@@ -91,6 +81,8 @@ def _step(layout: Layout) -> Iterator[str]:
     if layout.terms:
         terms = sorted(layout.terms.items(), key=lambda term: -term[1])
         yield "a step in ms: " + ", ".join(f"{name} {seconds * 1e3:.2f}" for name, seconds in terms if seconds > 5e-6)
+    if layout.prefill_seconds is not None:
+        yield f"a prompt as long as the context, alone: {layout.prefill_seconds:.2f} s"
     apart = layout.per_device.activations_without_reuse
     if apart is not None:
         reused = layout.per_device.activations
@@ -112,7 +104,8 @@ def _rejected(plan: ParallelPlan) -> Table:
     table.add_column("why", overflow="fold")
     for rejection in plan.rejected[:SHOWN]:
         sizes = f"{rejection.tp} {rejection.pp} {rejection.ep} {rejection.dp}"
-        table.add_row(sizes, escape(rejection.reason))
+        first, *more = rejection.reason.split("; ")
+        table.add_row(sizes, escape(first) + (f" (and {len(more)} more reasons)" if more else ""))
     if len(plan.rejected) > SHOWN:
         table.add_row("", f"… and {len(plan.rejected) - SHOWN} more (--json has them)")
     return table

@@ -73,7 +73,7 @@ DIVISIBILITY: list[tuple[str, Mapping[str, Any], Sizes, tuple[str, int, int] | N
     ("sglang#3345", edited(DEEPSEEK), Sizes(32, 1), ("intermediate_size", 576, 128)),
     ("sglang#3345, experts whole", edited(DEEPSEEK), Sizes(32, 1, 32), ("intermediate_size", 576, 128)),
     ("sglang#26107", edited(DEEPSEEK, moe_intermediate_size=1280), Sizes(4, 1, 4),
-     ("shared_experts*moe_intermediate", 320, 128)),
+     ("n_shared_experts*moe_intermediate_size", 320, 128)),
     ("vllm#52997", edited(QWEN_MOE_FP8, moe_intermediate_size=384), Sizes(4, 1), ("moe_intermediate_size", 96, 128)),
     # Vocabularies, which engines pad to a multiple of 64 before they divide them.
     ("vllm#31474", edited(GLM), Sizes(6, 1), ("vocab_size", 151552, 6)),
