@@ -122,9 +122,10 @@ def _quantised(group: TensorGroup, layers: tuple[int, ...] | None, sized: Sized)
         companion, shape = _companion(part, group.rule), _shape(part, group.rule, sized)
         grain = grains(shape, group.rule.shape, part.dtype, companion)
         if grain is None:
+            blocks = " × ".join(map(str, sized.block(part)))
             raise InputError(
-                f"{group.rule.name}: {part.dtype} {list(shape)} for {list(group.rule.shape)}, as its quantisation "
-                f"({sized.name}) makes it, is not known to be divided; its block sizes must be powers of two"
+                f"config.json: its quantisation has blocks of {blocks} in {group.rule.name} {list(group.rule.shape)}; "
+                f"block sizes must be powers of two"
             )
         yield StoredGroup(group.rule, companion, part.dtype, shape, grain, layers, group.copies, group.mtp)
 

@@ -98,7 +98,10 @@ class Profile(Artifact):
     `layers`, `hidden_size`, `intermediate_size`, `heads`, `kv_heads`, `head_dim`, `vocab_size`, `dtype` (of
     unquantised weights), `tied_embeddings`, `mtp_layers`.
     Kind: `attention` (in words), `attention_layers` (each kind with its layers and sizes), `position` (scheme, type,
-    theta, factor, original context, by layers), `routing`, `vision`, `audio`, `remote_code`, `quantization`.
+    theta, factor, original context, by layers), `routing`, `vision`, `audio`, `remote_code`.
+    Weights: `quantization` (`method`, `where` it is stated, `kv_dtype` that it is for, `formats`: share of the
+    parameters by how they are stored, `parameters`: the same as counts, `bytes` of all tensors, and their `source`:
+    `headers`, or predicted from the `config`).
     Of the folder: `stored_head` (the checkpoint has an output head although the config ties it), and, None for a
     config alone, `chat_template`, `tool_format`, `reasoning_format`, `tokenizer`, `tokenizer_class`,
     `special_tokens`, `added_tokens`, `generation`, `licence`, `licence_name`.

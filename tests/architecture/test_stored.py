@@ -161,3 +161,9 @@ def test_an_unknown_weight_dtype_is_refused() -> None:
     _, _, structure, stored = model("qwen3_vl_8b_instruct")
     with pytest.raises(InputError, match="int3"):
         converted(stored, structure, "int3")
+
+
+def test_blocks_that_nothing_divides_are_refused() -> None:
+    config, tensors, _, _ = model("llama2-7b-awq")
+    with pytest.raises(InputError, match="blocks of 8 × 48 in model"):
+        predicted(config, tensors, {"quant_method": "awq", "bits": 4, "group_size": 48})
