@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from rich.columns import Columns
@@ -67,36 +67,49 @@ def seconds(duration: float) -> str:
     return f"{duration / 3600:,.3g} h"
 
 
-def _model(profile: Profile) -> Table:
+def described(profile: Profile) -> Iterator[tuple[str, str]]:
+    """What the model is, in words: (what, text)."""
     a = profile.architecture
+    recognised = f", {a['recognised']}" if a.get("recognised") else ""
+    yield "model", f"{a['model_type']} (family {a['family']}{recognised})"
+    tied = ", embedding and head are one" if a["tied_embeddings"] else ""
+    yield "shape", f"{a['layers']} layers × {a['hidden_size']:,}, vocabulary {a['vocab_size']:,}{tied}"
+    yield "attention", a["attention"]
+    yield "positions", _positions(a["position"], profile.context_length)
+    for routing in a["routing"]:
+        named = ("layers", "experts", "per_token", "shared")
+        facts = ", ".join(_fact(key, value) for key, value in routing.items() if key not in named)
+        shared = f" + {routing['shared']} shared" if routing["shared"] else ""
+        yield (
+            "experts",
+            f"{routing['per_token']} of {routing['experts']}{shared} in {routing['layers']} layers; {facts}",
+        )
+    held = a.get("quantization") or {}
+    yield "weights", f"{held.get('method') or a['dtype'] or 'dtype not said'}{_formats(held)}"
+    if profile.checkpoint:
+        files = profile.checkpoint
+        yield "checkpoint", f"{files.tensors:,} tensors in {files.files} files, {size(files.bytes)}"
+    extras = [name for name in ("vision", "audio") if a[name]]
+    if a["mtp_layers"]:
+        extras.append(f"multi-token prediction ({a['mtp_layers']} modules)")
+    if extras:
+        yield "besides", ", ".join(extras)
+    if a.get("tokenizer") is not None:
+        yield "chat", _chat(a)
+        yield "licence", str(a.get("licence_name") or a.get("licence") or "none found")
+
+
+def _fact(key: str, value: Any) -> str:
+    name = key.replace("_", " ")
+    return (name if value else f"not {name}") if isinstance(value, bool) else f"{name} {value}"
+
+
+def _model(profile: Profile) -> Table:
     table = Table(show_header=False, title_justify="left", box=None, pad_edge=False)
     table.add_column(min_width=16)
     table.add_column(overflow="fold")
-    recognised = f", {a['recognised']}" if a.get("recognised") else ""
-    table.add_row("[bold]model[/]", escape(f"{a['model_type']} (family {a['family']}{recognised})"))
-    tied = ", embedding and head are one" if a["tied_embeddings"] else ""
-    table.add_row("shape", f"{a['layers']} layers × {a['hidden_size']:,}, vocabulary {a['vocab_size']:,}{tied}")
-    table.add_row("attention", escape(a["attention"]))
-    table.add_row("positions", escape(_positions(a["position"], profile.context_length)))
-    for routing in a["routing"]:
-        facts = ", ".join(
-            f"{k} {v}" for k, v in routing.items() if k not in ("layers", "experts", "per_token", "shared")
-        )
-        shared = f" + {routing['shared']} shared" if routing["shared"] else ""
-        text = f"{routing['per_token']} of {routing['experts']}{shared} in {routing['layers']} layers; {facts}"
-        table.add_row("experts", escape(text))
-    held = a.get("quantization") or {}
-    table.add_row("weights", escape(f"{held.get('method') or a['dtype'] or 'dtype not said'}{_formats(held)}"))
-    if profile.checkpoint:
-        files = profile.checkpoint
-        table.add_row("checkpoint", f"{files.tensors:,} tensors in {files.files} files, {size(files.bytes)}")
-    extras = [name for name, there in (("vision", a["vision"]), ("audio", a["audio"])) if there]
-    if extras or a["mtp_layers"]:
-        mtp = [f"multi-token prediction ({a['mtp_layers']} modules)"] if a["mtp_layers"] else []
-        table.add_row("besides", ", ".join([*extras, *mtp]))
-    if a.get("tokenizer") is not None:
-        table.add_row("chat", escape(_chat(a)))
-        table.add_row("licence", escape(str(a.get("licence_name") or a.get("licence") or "none found")))
+    for place, (what, text) in enumerate(described(profile)):
+        table.add_row(what if place else f"[bold]{what}[/]", escape(text))
     return table
 
 

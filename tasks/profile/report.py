@@ -11,7 +11,7 @@ from markupsafe import Markup
 
 from day0.artifacts.profile import Profile
 from day0.profile_plots import profile_plots
-from tasks.profile.render import count_of, seconds, size
+from tasks.profile.render import count_of, described, seconds, size
 
 _TEMPLATES = Path(__file__).parent / "templates"
 
@@ -58,6 +58,7 @@ def _cards(profile: Profile) -> Iterator[tuple[str, str, str]]:
 
 
 def _tables(profile: Profile) -> Iterator[Table]:
+    yield Table("What it is", ("", ""), tuple(described(profile)), False)
     work = profile.architecture["work"]
     classes = tuple(
         (name, f"{c['flops']:.3g}", size(c["bytes"]), *_decode(work, name))
