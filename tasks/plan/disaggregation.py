@@ -82,11 +82,11 @@ def disaggregate(
     best: Disaggregated | None = None
     for before, until, transfer in first:
         for after, token in second:
-            matched = _matched(before, after, devices)
-            if matched is None:
+            pools = matched(before, after, devices)
+            if pools is None:
                 continue
-            rate = min(pool.requests_per_second for pool in matched)
-            both = Disaggregated(*matched, until + transfer, transfer, token, rate * request.output)
+            rate = min(pool.requests_per_second for pool in pools)
+            both = Disaggregated(*pools, until + transfer, transfer, token, rate * request.output)
             if best is None or (both.tokens_per_second, -both.devices) > (best.tokens_per_second, -best.devices):
                 best = both
     return best
@@ -122,7 +122,7 @@ def _decode(model: SpeedModel, request: Request, sizes: Sizes, sequences: int) -
     return Pool(sizes, 1, sequences, sizes.dp * sequences / (request.output * found.seconds)), found.seconds
 
 
-def _matched(prefill: Pool, decode: Pool, devices: int) -> tuple[Pool, Pool] | None:
+def matched(prefill: Pool, decode: Pool, devices: int) -> tuple[Pool, Pool] | None:
     """As many workers of each as give most requests per second; of equals the fewest."""
     best: tuple[float, int, int, int] | None = None
     for count in range(1, (devices - decode.sizes.devices) // prefill.sizes.devices + 1):

@@ -40,6 +40,11 @@ def plan_layout(model: Model, profile: Profile, settings: PlanSettings) -> Paral
             f"a context of {settings.context:,} tokens is longer than the model's {profile.context_length:,}; "
             f"ask for at most that"
         )
+    if settings.output and settings.output >= (settings.context or profile.context_length):
+        raise InputError(
+            f"an answer of {settings.output:,} tokens leaves none of {settings.context or profile.context_length:,} "
+            f"for a prompt; ask for a shorter one, or a longer context"
+        )
     return _Planner(model, served(model, settings), settings, profile.context_length).plan()
 
 
