@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from typing import Any
 
 from day0 import process
 from day0.architecture.parallel import Sizes
+from day0.artifacts.plan import ParallelPlan
 from day0.errors import InputError
 
 VARIABLE = "DAY0_AICONFIGURATOR"
@@ -98,6 +100,35 @@ def request(
         "moe_ep_size": sizes.ep if experts else None,
         **({"kvcache_quant_mode": kv_dtype} if kv_dtype else {}),
     }
+
+
+def beside(python: Path, model: Path, plan: ParallelPlan, *, experts: bool) -> Figure:
+    """What it predicts for a token of the chosen layout at the plan's context and concurrency.
+
+    Whatever keeps it from that is the figure's `error`: the plan does not depend on it.
+
+    Args:
+        model: the folder of the model, or its config file.
+    """
+    chosen = plan.chosen
+    if chosen is None:
+        return Figure(error="there is no layout to ask for")
+    sizes = Sizes(chosen.tp, chosen.pp, chosen.ep, chosen.dp)
+    sequences = -(-plan.concurrency // (sizes.dp * sizes.pp))
+    kv_dtype = "fp8" if plan.kv_dtype.startswith("fp8") else "bfloat16"
+    try:
+        with tempfile.TemporaryDirectory(prefix="day0-") as scratch:
+            folder = model
+            if not model.is_dir():
+                folder = Path(scratch)
+                shutil.copyfile(model, folder / "config.json")
+            asked = request(
+                str(folder), plan.target, sizes, mode="static_gen", prompt=plan.context, output=2,
+                sequences=sequences, experts=experts, kv_dtype=kv_dtype,
+            )  # fmt: skip
+            return figures(python, [asked])[0]
+    except (InputError, process.ProcessFailed) as error:
+        return Figure(error=str(error))
 
 
 def estimates(python: Path, requests: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -13,6 +13,8 @@ from day0.architecture.parallel import Sizes
 from day0.errors import InputError
 from day0.process import ProcessFailed
 from tasks.plan import oracle
+from tests.architecture.data import LLAMA_8B, read, write_config
+from tests.plan.asking import plan
 
 STAND_IN = """
 class Summary:
@@ -127,3 +129,19 @@ def test_the_environment_names_the_interpreter(tmp_path: Path, monkeypatch: pyte
         monkeypatch.setenv(oracle.VARIABLE, os.fspath(wrong))
         with pytest.raises(InputError, match="which is no program"):
             oracle.interpreter()
+
+
+@pytest.mark.parametrize("folder", [True, False])
+def test_beside_a_plan(python: Path, tmp_path: Path, folder: bool) -> None:
+    found = plan(LLAMA_8B, target="h200", context=1000)
+    source = write_config(tmp_path / "model", read(LLAMA_8B))
+    figure = oracle.beside(python, source.parent if folder else LLAMA_8B, found, experts=False)
+    assert figure.seconds == 0.025
+
+
+def test_what_keeps_it_from_an_answer_is_said(python: Path) -> None:
+    elsewhere = plan(LLAMA_8B, target="mi300x", context=1000)
+    figure = oracle.beside(python, LLAMA_8B, elsewhere, experts=False)
+    assert figure.error == "AIConfigurator does not know mi300x; it knows h100, h200, b200"
+    nothing = plan(LLAMA_8B, target="h200", context=1000, device_memory=1 << 30)
+    assert oracle.beside(python, LLAMA_8B, nothing, experts=False).error == "there is no layout to ask for"
