@@ -116,8 +116,14 @@ def _large_kinds(counted: Parameters, share: float) -> Iterator[Concentration]:
     for kind, count in sorted(counted.by_kind.items(), key=lambda item: -item[1]):
         if kind in (*TOWERS, "embedding", "head", "mtp") or count < share * counted.total:
             continue
-        how = "divided over expert parallel ranks, or each over tensor parallel ones" if kind == "routed_expert" else ""
-        yield _row(kind, None, count, counted, f"holds most of what is divided: {how}" if how else "holds much")
+        experts = "over expert parallel ranks, or each of them " if kind == "routed_expert" else ""
+        yield _row(
+            kind,
+            None,
+            count,
+            counted,
+            f"{count / counted.total:.0%} of all, divided {experts}over tensor parallel ranks",
+        )
 
 
 def _row(what: str, layers: tuple[int, ...] | None, parameters: int, counted: Parameters, reason: str) -> Concentration:
@@ -126,4 +132,4 @@ def _row(what: str, layers: tuple[int, ...] | None, parameters: int, counted: Pa
 
 
 def _times(amount: float, mean: float) -> str:
-    return f"{amount / mean:.3g} times" if mean else "more than"
+    return f"{amount / mean:.3g} times"
