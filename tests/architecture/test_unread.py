@@ -110,6 +110,15 @@ def test_a_kind_of_layer_that_a_family_does_not_tell_apart_is_refused(family: st
         structure_of(raw, "config.json")
 
 
+def test_gemma_with_embeddings_or_caches_that_have_no_rule_is_refused() -> None:
+    """As in E2B and E4B; where these are 0, `vocab_size_per_layer_input` stands for nothing."""
+    raw = read(BY_FAMILY["gemma4"])
+    for key, meaning in (("hidden_size_per_layer_input", "each layer"), ("num_kv_shared_layers", "share one cache")):
+        changed = {**raw, "text_config": {**raw["text_config"], key: 20}}
+        with pytest.raises(InputError, match=rf"{meaning}.*text_config\.{key} 20.*'gemma4"):
+            structure_of(changed, "config.json")
+
+
 def test_layers_of_values_that_have_no_rule_are_refused() -> None:
     """MiniMax: linear attention among full, and an indexer with values."""
     raw = read(DATA / "configs/MiniMaxAI__MiniMax-M2.7.json")

@@ -80,7 +80,7 @@ def test_what_the_page_says_of_deepseek_v3() -> None:
     text = " ".join(Page(render_profile(profile, "DeepSeek-V3")).text.split())
     for said in (
         "671.03 B", "37.55 B", "70,272 B", "MLA", "rope, yarn × 40 from 4,096; 163,840 tokens at most",
-        "8 of 256 + 1 shared in 58 layers; scoring sigmoid, groups 8, groups per token 4, scaling 2.5, normalised, bias",
+        "8 of 256 + 1 shared in 58 layers; scoring sigmoid, groups 8", "scaling 2.5, normalised, bias",
         "multi-token prediction (1 modules)", "97.4%",
         "roofline of h100", "8 × 4,096 tokens", "long prompt, short answer", "least time of decode",
         "on the first pipeline stage alone", "KV cache and state of one sequence, bfloat16", "Warnings", "auto_map",
