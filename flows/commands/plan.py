@@ -61,10 +61,10 @@ def command(path: Path, save: Path | None, load: Path | None, **options: Any) ->
     from day0.errors import InputError
     from day0.verdict import exit_code
     from tasks.plan.layout import plan_layout
-    from tasks.plan.model import read_model
+    from tasks.plan.model import Model
     from tasks.plan.review import compare, load_review, save_review, settings_of
     from tasks.plan.settings import PlanSettings
-    from tasks.profile.describe import describe_model
+    from tasks.profile.describe import examine_model
     from tasks.profile.settings import ProfileSettings
 
     review = load_review(load) if load else None
@@ -75,8 +75,8 @@ def command(path: Path, save: Path | None, load: Path | None, **options: Any) ->
     else:
         given = {name: value for name, value in options.items() if value is not None}
         settings = PlanSettings.model_validate({"concurrency": 1, **given})
-    profile = describe_model(path, ProfileSettings(concurrency=settings.concurrency))
-    plan = plan_layout(read_model(path), profile, settings)
+    found = examine_model(path, ProfileSettings(concurrency=settings.concurrency))
+    plan = plan_layout(Model(found.structure, found.stored, found.quantization), found.profile, settings)
     if review:
         plan = plan.model_copy(update={"checks": (*plan.checks, compare(review, plan))})
     if save:

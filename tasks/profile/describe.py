@@ -41,12 +41,27 @@ class _Told:
     warnings: list[str] = field(default_factory=list)
 
 
+@dataclass(frozen=True)
+class Examined:
+    """A profile, and what it was made from: reading half a million headers takes seconds, which a plan can spare."""
+
+    profile: Profile
+    structure: Structure
+    stored: Stored
+    quantization: Quantization | None
+
+
 def describe_model(path: Path, settings: ProfileSettings) -> Profile:
     """The profile of a model folder, or of a config.json alone.
 
     Raises:
         InputError: the config or the checkpoint's headers cannot be used, or the model is of a kind not known here.
     """
+    return examine_model(path, settings).profile
+
+
+def examine_model(path: Path, settings: ProfileSettings) -> Examined:
+    """The profile, with the structure and the stored weights that it is of; raises as `describe_model`."""
     checkpoint = open_checkpoint(path) if has_weights(path) else None
     raw = checkpoint.config if checkpoint else read_config(path)
     structure = structure_of(raw, str(path), checkpoint.tensors if checkpoint else None)
@@ -70,7 +85,7 @@ def describe_model(path: Path, settings: ProfileSettings) -> Profile:
     told.warnings += [*_warnings(structure, quantization, context, dtype), *warnings]
     counted = count_parameters(structure)
     work = WorkModel(structure, stored, _element_bytes(cache, dtypes))
-    return Profile(
+    profile = Profile(
         checks=tuple(told.checks),
         architecture={
             **architecture_facts(structure, dtype),
@@ -89,6 +104,7 @@ def describe_model(path: Path, settings: ProfileSettings) -> Profile:
         differences=tuple(told.differences),
         warnings=(*_faults(told.checks), *told.warnings),
     )
+    return Examined(profile, structure, stored, quantization)
 
 
 def has_weights(path: Path) -> bool:
