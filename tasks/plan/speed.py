@@ -24,6 +24,7 @@ from day0.architecture.work import ClassWork, RankWork, Step, WorkModel
 from day0.target import Target
 from day0.target_figures import FORMATS
 from tasks.plan import collectives
+from tasks.plan.collectives import Dispatch
 from tasks.plan.figures import Figures, figures_of
 
 #: Kernels of one layer's attention beside its projections, with what is fused counted once: rotation, writing the
@@ -92,6 +93,8 @@ class SpeedModel:
 
     work: WorkModel
     target: Target
+    dispatch: Dispatch = "gather"
+    """How the engine sends tokens to experts."""
     _stages: dict[tuple[Sizes, Step], tuple[StageWork, ...]] = field(default_factory=dict)
 
     @cached_property
@@ -188,7 +191,7 @@ class SpeedModel:
         copies = min(self.routing.per_token, sizes.ep) if self.routing else 1
         for message in stage.rank.collectives:
             devices = sizes.stage_ranks * sizes.pp if message.kind == "send" else message.ranks
-            terms[message.kind] += collectives.seconds(message, self.target, figures, devices, copies)
+            terms[message.kind] += collectives.seconds(message, self.target, figures, devices, copies, self.dispatch)
         return dict(terms)
 
     def _class_seconds(self, part: ClassWork, stage: StageWork, sizes: Sizes, figures: Figures) -> float:

@@ -231,23 +231,27 @@ def test_figures_of_a_target() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "ranks", "devices", "expected"),
+    ("kind", "ranks", "devices", "dispatch", "expected"),
     [
-        ("all_reduce", 8, 8, 6e-6 + 2 * 7 / 8 * 9e6 / (4.5e11 * 0.9)),
-        ("all_reduce", 16, 16, 45e-6 + 2 * 15 / 16 * 9e6 / (5e10 * 0.9)),
-        ("all_gather", 4, 4, 6e-6 + 3 * 9e6 / (4.5e11 * 0.9)),
-        ("reduce_scatter", 4, 4, 6e-6 + 3 * 9e6 / (4.5e11 * 0.9)),
-        ("all_to_all", 8, 8, 12e-6 + 7 / 8 * 9e6 / (4.5e11 * 0.9)),
-        # to 8 ranks each; once to each of 2 nodes, half of which is the other one
-        ("all_to_all", 16, 16, 45e-6 + 9e6 / 8 * 2 / 2 / (5e10 * 0.9)),
-        ("send", 2, 8, 6e-6 + 9e6 / (4.5e11 * 0.9)),
-        ("send", 2, 16, 45e-6 + 9e6 / (5e10 * 0.9)),
+        ("all_reduce", 8, 8, "gather", 6e-6 + 2 * 7 / 8 * 9e6 / (4.5e11 * 0.9)),
+        ("all_reduce", 16, 16, "gather", 45e-6 + 2 * 15 / 16 * 9e6 / (5e10 * 0.9)),
+        ("all_gather", 4, 4, "gather", 6e-6 + 3 * 9e6 / (4.5e11 * 0.9)),
+        ("reduce_scatter", 4, 4, "gather", 6e-6 + 3 * 9e6 / (4.5e11 * 0.9)),
+        # bytes are those of each token to 8 ranks
+        ("all_to_all", 8, 8, "routed", 12e-6 + 7 / 8 * 9e6 / (4.5e11 * 0.9)),
+        ("all_to_all", 8, 8, "gather", 12e-6 + 7 * 9e6 / 8 / (4.5e11 * 0.9)),
+        # once to each of 2 nodes, half of which is the other one; or to all 15 others
+        ("all_to_all", 16, 16, "routed", 45e-6 + 9e6 / 8 * 2 / 2 / (5e10 * 0.9)),
+        ("all_to_all", 16, 16, "gather", 45e-6 + 15 * 9e6 / 8 / (5e10 * 0.9)),
+        ("send", 2, 8, "gather", 6e-6 + 9e6 / (4.5e11 * 0.9)),
+        ("send", 2, 16, "gather", 45e-6 + 9e6 / (5e10 * 0.9)),
     ],
 )
-def test_messages_by_hand(kind: Any, ranks: int, devices: int, expected: float) -> None:
+def test_messages_by_hand(kind: Any, ranks: int, devices: int, dispatch: Any, expected: float) -> None:
     message = Collective(kind, "experts", ranks, 9e6, 3)
     figures = Figures(link=0.9, collective_seconds=6e-6, scale_out_seconds=45e-6)
-    assert collectives.seconds(message, H200, figures, devices, copies=8) == pytest.approx(3 * expected)
+    found = collectives.seconds(message, H200, figures, devices, copies=8, dispatch=dispatch)
+    assert found == pytest.approx(3 * expected)
 
 
 def test_an_unknown_link_is_left_out() -> None:
