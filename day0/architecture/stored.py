@@ -19,7 +19,8 @@ from day0.architecture.bound import BoundFamily, BoundRule, Match
 from day0.architecture.dtypes import SAFETENSORS
 from day0.architecture.grains import WHOLE, Grain, grains
 from day0.architecture.quantised import Companion, companions, quantised
-from day0.architecture.quantization import Part, Quantization, Sized, plain_dtypes
+from day0.architecture.quantization import Quantization, Sized, plain_dtypes
+from day0.architecture.quantization_forms import Part
 from day0.architecture.stored_groups import Amount, Stored, StoredGroup, meet
 from day0.architecture.structure import Structure, TensorGroup, named_mtp
 from day0.architecture.weight_dtypes import ScaleRule, WeightDtype, weight_dtype_of

@@ -14,7 +14,8 @@ from day0.architecture.bound import BoundRule
 from day0.architecture.family import find_family
 from day0.architecture.module_names import ModuleMap, ModuleNames
 from day0.architecture.quantised import quantised
-from day0.architecture.quantization import Quantization, quantization_of, quantizations
+from day0.architecture.quantization import Quantization, quantization_of
+from day0.architecture.quantization_forms import quantizations
 from day0.errors import InputError
 from tests.architecture.data import config
 from tests.architecture.published_configs import CONFIGS, quant_file, read

@@ -12,7 +12,8 @@ from day0.architecture.structure import structure_of
 from day0.artifacts.profile import Difference
 from day0.safetensors_header import DTYPE_BITS, TensorInfo
 from day0.verdict import Check, Verdict
-from tasks.profile.reconcile import CONFIG, HEADERS, Reconciled, reconcile
+from tasks.profile.differences import CONFIG, HEADERS
+from tasks.profile.reconcile import Reconciled, reconcile
 from tests.models.published import table
 from tests.models.published_models import TABLES, config_of, infos
 
