@@ -62,6 +62,7 @@ def command(path: Path, save: Path | None, load: Path | None, **options: Any) ->
     from day0.verdict import exit_code
     from tasks.plan.layout import plan_layout
     from tasks.plan.model import Model
+    from tasks.plan.oracle import beside, interpreter
     from tasks.plan.review import compare, load_review, save_review, settings_of
     from tasks.plan.settings import PlanSettings
     from tasks.profile.describe import examine_model
@@ -82,12 +83,20 @@ def command(path: Path, save: Path | None, load: Path | None, **options: Any) ->
     if save:
         save_review(plan, save)
     content: dict[str, Any] = plan.to_json()
+    shown = {key: content[key] for key in KEYS}
+    python = interpreter()
+    figure = beside(python, path, plan, experts=bool(found.structure.routing)) if python else None
+    if figure:
+        shown["aiconfigurator"] = {"seconds_per_token": figure.seconds, "error": figure.error}
 
     def show() -> None:
         from rich.console import Console
 
         from tasks.plan.render import show_plan
 
-        show_plan(plan, Console())
+        console = Console()
+        show_plan(plan, console)
+        if figure:
+            console.print(figure.sentence(plan.chosen), markup=False)
 
-    return Answer({key: content[key] for key in KEYS}, show, exit_code(plan.verdict))
+    return Answer(shown, show, exit_code(plan.verdict))

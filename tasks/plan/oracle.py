@@ -17,7 +17,7 @@ from typing import Any
 
 from day0 import process
 from day0.architecture.parallel import Sizes
-from day0.artifacts.plan import ParallelPlan
+from day0.artifacts.plan import Layout, ParallelPlan
 from day0.errors import InputError
 
 VARIABLE = "DAY0_AICONFIGURATOR"
@@ -40,6 +40,15 @@ class Figure:
     kv_dtype: str | None = None
     fits: bool = True
     error: str | None = None
+
+    def sentence(self, chosen: Layout | None) -> str:
+        """For people, with ours beside it."""
+        if self.seconds is None:
+            return f"AIConfigurator gives no figure: {self.error}"
+        ours = chosen.seconds_per_token if chosen else None
+        beside = f"; ours is {ours * 1e3:.1f} ms" if ours is not None else ""
+        room = "" if self.fits else ", though it finds no room for the sequences"
+        return f"AIConfigurator predicts {self.seconds * 1e3:.1f} ms a token for the chosen layout{room}{beside}"
 
 
 def interpreter() -> Path | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import stat
 import sys
@@ -12,6 +13,7 @@ import pytest
 from day0.architecture.parallel import Sizes
 from day0.errors import InputError
 from day0.process import ProcessFailed
+from flows.cli import main
 from tasks.plan import oracle
 from tests.architecture.data import LLAMA_8B, read, write_config
 from tests.plan.asking import plan
@@ -145,3 +147,28 @@ def test_what_keeps_it_from_an_answer_is_said(python: Path) -> None:
     assert figure.error == "AIConfigurator does not know mi300x; it knows h100, h200, b200"
     nothing = plan(LLAMA_8B, target="h200", context=1000, device_memory=1 << 30)
     assert oracle.beside(python, LLAMA_8B, nothing, experts=False).error == "there is no layout to ask for"
+
+
+def test_the_command_shows_it_where_the_environment_names_it(
+    python: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["plan", str(LLAMA_8B), "--target", "h200", "--context", "1000"]
+    monkeypatch.delenv(oracle.VARIABLE, raising=False)
+    code, without = call(command, capsys)
+    assert code == 0
+    assert "AIConfigurator" not in without
+    monkeypatch.setenv(oracle.VARIABLE, str(python))
+    code, shown = call(command, capsys)
+    assert code == 0
+    assert "AIConfigurator predicts 25.0 ms a token for the chosen layout; ours is" in " ".join(shown.split())
+    code, answer = call([*command, "--json"], capsys)
+    assert json.loads(answer)["aiconfigurator"] == {"seconds_per_token": 0.025, "error": None}
+    code, answer = call([*command, "--target", "mi300x", "--json"], capsys)
+    assert code == 0
+    assert "does not know mi300x" in json.loads(answer)["aiconfigurator"]["error"]
+
+
+def call(command: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
+    with pytest.raises(SystemExit) as ended:
+        main(command)
+    return int(ended.value.code or 0), capsys.readouterr().out
