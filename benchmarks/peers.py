@@ -91,7 +91,9 @@ def day0_answer(path: Path, target: str, concurrency: int) -> dict[str, Any]:
         if "error" in found:
             return found
         length = str(found["context_length"])
-        plan = command("plan", model, "--target", target, "--context", length, "--concurrency", str(concurrency))
+        # The cache's dtype is given, as a plan takes that of the checkpoint's own quantised cache otherwise.
+        plan = command("plan", model, "--target", target, "--context", length, "--concurrency", str(concurrency),
+                       "--kv-dtype", "bfloat16")  # fmt: skip
         # All on one device of any size: what a rank holds then is all there is.
         whole = command("plan", model, "--target", target, "--devices", "1", "--tp", "1", "--context", "1",
                         "--device-memory", str(1 << 50))  # fmt: skip

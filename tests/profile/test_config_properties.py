@@ -23,7 +23,7 @@ for _path in CONFIGS:
 
 published = st.sampled_from(sorted(BY_TYPE.values()))
 every_type = pytest.mark.parametrize("path", sorted(BY_TYPE.values()), ids=lambda path: path.stem)
-quick = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+quick = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 def describe(path: Path, **asked: Any) -> Profile:
