@@ -25,6 +25,7 @@ TABLES = Path(__file__).with_suffix("")
 NAMES = sorted(path.stem for path in TABLES.glob("*.json"))
 
 _EXPERT_COUNTS = ("n_routed_experts", "num_experts", "num_local_experts")
+_CHOSEN_COUNTS = ("num_experts_per_tok", "num_experts_per_token", "top_k_experts")
 _RANGES = re.compile(r"\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*")
 
 Tensor = tuple[str, str, tuple[int, ...]]
@@ -57,11 +58,16 @@ def published_tensors(name: str, experts: int | None = None) -> list[Tensor]:
 
 
 def with_experts(config: dict[str, Any], experts: int) -> dict[str, Any]:
-    """The config of a model that has so many experts a layer."""
-    return {
-        key: with_experts(value, experts) if key == "text_config" else experts if key in _EXPERT_COUNTS else value
-        for key, value in config.items()
-    }
+    """The config of a model that has so many experts a layer, and chooses no more for a token."""
+    made = dict(config)
+    for key, value in config.items():
+        if key == "text_config":
+            made[key] = with_experts(value, experts)
+        elif key in _EXPERT_COUNTS:
+            made[key] = experts
+        elif key in _CHOSEN_COUNTS and value:
+            made[key] = min(value, experts)
+    return made
 
 
 def make_published(name: str, root: Path, shards: int | None = None, experts: int | None = None) -> Path:
