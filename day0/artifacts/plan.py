@@ -100,6 +100,35 @@ class Offload(Frozen):
     reason: str
 
 
+class WorkerPool(Frozen):
+    """Workers of one layout."""
+
+    tp: int
+    pp: int
+    ep: int
+    dp: int
+    dcp: int
+    workers: int
+    sequences: int
+    """Of one attention replica at a time."""
+    requests_per_second: float
+    """That the pool can take."""
+
+
+class Disaggregation(Frozen):
+    """Prefill and decode in two pools on the devices given, the slower one limiting both. Set against the chosen
+    layout, and not chosen itself."""
+
+    prefill: WorkerPool
+    decode: WorkerPool
+    devices: int
+    first_token_seconds: float
+    """With the transfer of the cache."""
+    transfer_seconds: float
+    seconds_per_token: float
+    tokens_per_second: float
+
+
 class ParallelPlan(Artifact):
     """The chosen layout, what else was possible, what was rejected and why, and the engine's arguments."""
 
@@ -140,6 +169,8 @@ class ParallelPlan(Artifact):
     """What the chosen layout does otherwise than a plain division, and what is approximate."""
     offload: Offload | None = None
     """Where nothing fits: what streaming from the host would cost."""
+    disaggregation: Disaggregation | None = None
+    """Where the length of an answer is given and the speeds are known."""
     unchecked: tuple[str, ...] = ()
     """What could not be checked or predicted, because no source gives the target's figure."""
     engine_args: dict[str, Any]

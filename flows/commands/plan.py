@@ -14,7 +14,7 @@ from flows.output import Answer
 KEYS = (
     "feasible", "minimum_devices", "chosen", "alternatives", "rejected", "max_context", "engine_args", "engines",
     "minimum_layout", "context", "concurrency", "objective", "weight_dtype", "convert_to", "weight_reason", "kv_dtype",
-    "placement", "notes", "offload", "unchecked",
+    "placement", "notes", "offload", "disaggregation", "unchecked",
 )  # fmt: skip
 
 SIZE = click.IntRange(1, 65_536)

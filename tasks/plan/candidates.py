@@ -92,10 +92,16 @@ class Candidates:
             return [self.settings.ep]
         if not self.constraints.weights.experts:
             return [1]
-        within = [n for n in range(1, tp + 1) if tp % n == 0]
+        within = [n for n in range(1, tp + 1) if tp % n == 0 and (n in (1, tp) or self._shares_within)]
         experts = self.constraints.weights.experts
         among = (k for k in range(2, dp + 1) if dp % k == 0 and (k == dp or k & (k - 1) == 0))
         return within + [tp * k for k in among if experts % (tp * k) == 0]
+
+    @property
+    def _shares_within(self) -> bool:
+        """Whether the target has an engine that shares experts over a part of the tensor parallel ranks; vLLM's expert
+        parallel size is always all of them, or 1."""
+        return any(name.startswith("sglang") for name in self.settings.spec.engines)
 
     def _context_parallel(self, tp: int) -> list[int]:
         """None, or as many ranks as may, where the engine shares out tokens in such models."""

@@ -6,7 +6,7 @@ from day0.architecture.cache import cache_of, dtypes_of
 from day0.architecture.dtypes import BYTES
 from day0.architecture.parallel import Sizes
 from day0.architecture.pipeline import pipeline_stages
-from day0.artifacts.plan import Layout, Offload, ParallelPlan
+from day0.artifacts.plan import Disaggregation, Layout, Offload, ParallelPlan
 from day0.artifacts.profile import Profile
 from day0.errors import CheckFailed, InputError
 from day0.verdict import Check, Verdict
@@ -17,6 +17,7 @@ from tasks.plan.engines import engine_arguments, neutral_arguments
 from tasks.plan.memory import MemoryModel, replica_sequences
 from tasks.plan.model import Model
 from tasks.plan.placement import placements
+from tasks.plan.pools import two_pools
 from tasks.plan.predicted import predictor
 from tasks.plan.search import GB, Found, Ranked, Search, different, named
 from tasks.plan.served import Served, served
@@ -111,6 +112,7 @@ class _Planner:
             placement=placements(self.weights, sizes_of(chosen)) if chosen else (),
             notes=(*notes, *engine_notes, *held.notes, *self._unread()),
             offload=self._offload(found) if not chosen and not held.fault else None,
+            disaggregation=self._pools(found.context, devices) if chosen else None,
             unchecked=tuple(dict.fromkeys((*held.unchecked, *settings.spec.unknown()))),
             engine_args=engine_args,
             engines=engines,
@@ -176,6 +178,13 @@ class _Planner:
         if self.model.quantization is None or self.model.stored.source == "headers":
             return []
         return [f"weights may be other than planned: {text}" for text in self.model.quantization.unread]
+
+    def _pools(self, context: int, devices: int) -> Disaggregation | None:
+        """Prefill and decode by themselves, where it is said how long answers are."""
+        output = self.settings.output
+        if output is None:
+            return None
+        return two_pools(self.search, self.predictor.model, context, output, devices)
 
     def _offload(self, found: Found) -> Offload | None:
         """What the nearest layout lacks, and what reading that from the host for every step would cost."""

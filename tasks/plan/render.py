@@ -8,7 +8,7 @@ from rich.console import Console, Group, RenderableType
 from rich.markup import escape
 from rich.table import Table
 
-from day0.artifacts.plan import Layout, ParallelPlan
+from day0.artifacts.plan import Disaggregation, Layout, ParallelPlan
 
 SHOWN = 5  # rejected layouts; --json has all
 
@@ -36,6 +36,8 @@ def _parts(plan: ParallelPlan) -> Iterator[RenderableType]:
         yield f"note: {escape(note)}"
     if plan.offload:
         yield f"offload: {escape(plan.offload.reason)}"
+    if plan.disaggregation:
+        yield _two_pools(plan.disaggregation)
     least = str(plan.minimum_devices) if plan.minimum_devices else "no number is enough"
     if plan.minimum_layout:
         least += f" ({', '.join(f'{name} {size}' for name, size in plan.minimum_layout.items() if size > 1) or 'tp 1'})"
@@ -87,6 +89,18 @@ def _step(layout: Layout) -> Iterator[str]:
     if apart is not None:
         reused = layout.per_device.activations
         yield f"activations: {reused / 1e9:.2f} GB with memory used again, {apart / 1e9:.2f} without"
+
+
+def _two_pools(found: Disaggregation) -> str:
+    """Prefill and decode by themselves, in a sentence."""
+    pools = [
+        f"{name} {pool.workers} x (tp {pool.tp} pp {pool.pp} ep {pool.ep} dp {pool.dp})"
+        for name, pool in (("prefill", found.prefill), ("decode", found.decode))
+    ]
+    return (
+        f"as two pools on {found.devices} devices: {', '.join(pools)}: {found.tokens_per_second:,.0f} tokens/s, first "
+        f"token after {found.first_token_seconds:.2f} s, then one in {found.seconds_per_token * 1e3:.2f} ms"
+    )
 
 
 def _placement(plan: ParallelPlan) -> Table:

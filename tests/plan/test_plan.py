@@ -214,6 +214,28 @@ def test_an_engine_that_cannot_run_a_layout_is_left_out() -> None:
     assert arguments(found, "sglang")["--ep-size"] == "2"
 
 
+def test_what_the_targets_engine_cannot_run_is_chosen_only_where_asked_for() -> None:
+    """vLLM, which all the targets are served by, has no expert parallelism over a part of tp."""
+    asked: dict[str, Any] = {"target": "h200", "devices": 8, "concurrency": 16, "context": 4096}
+    found = plan(QWEN_MOE, **asked)
+    assert found.chosen is not None
+    assert all(a.ep == 1 or a.ep >= a.tp for a in (found.chosen, *found.alternatives))
+    h200 = load_target("h200")
+    both = plan(QWEN_MOE, spec=h200.model_copy(update={"engines": ("vllm", "sglang")}), tp=8, **asked)
+    assert both.chosen is not None
+    assert any(1 < a.ep < a.tp for a in (both.chosen, *both.alternatives))
+
+
+def test_two_pools_are_set_against_the_layout() -> None:
+    asked: dict[str, Any] = {"target": "h200", "devices": 16, "concurrency": 64, "context": 5000}
+    found = plan(CONFIGS / "Qwen__Qwen3-235B-A22B.json", output=1000, **asked).disaggregation
+    assert found is not None
+    pools = (found.prefill, found.decode)
+    assert found.devices == sum(pool.workers * pool.tp * pool.pp * pool.dp for pool in pools) <= 16
+    assert found.tokens_per_second == pytest.approx(1000 * min(pool.requests_per_second for pool in pools))
+    assert plan(CONFIGS / "Qwen__Qwen3-235B-A22B.json", **asked).disaggregation is None
+
+
 def test_replicas_of_a_dense_model_are_one_server() -> None:
     found = plan(LLAMA_8B, tp=2, pp=1, dp=4, concurrency=8, context=4096)
     assert arguments(found, "vllm")["--data-parallel-size"] == "4"
