@@ -150,8 +150,8 @@ class _Planner:
         """The cache has room for every sequence at full length, on every stage."""
         sizes = sizes_of(chosen)
         sequences = replica_sequences(self.settings.concurrency, sizes)
-        cached, null = self.memory.cache(sizes, context), self.memory.null_block(sizes)
-        cache = max(sequences * each + block for each, block in zip(cached, null, strict=True))
+        cached, null = self.memory.cache(sizes, context, sequences), self.memory.null_block(sizes)
+        cache = max(held + block for held, block in zip(cached, null, strict=True))
         batched = self.memory.tokens(sequences)
         return neutral_arguments(sizes, context, sequences, batched, self.held.compute_dtype, self.held.kv_dtype, cache)
 

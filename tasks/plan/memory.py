@@ -36,10 +36,10 @@ class MemoryModel:
     activations: Activations
     kept: ModelCache
     """What a sequence keeps on one copy of the model."""
-    _caches: dict[tuple[int, int, int, int], list[int]] = field(default_factory=dict)
+    _caches: dict[tuple[int, int, int, int, int], list[int]] = field(default_factory=dict)
     _weights: dict[tuple[int, int, int], list[int]] = field(default_factory=dict)
     _fixed_bytes: dict[tuple[int, int, int, int, int, Room], tuple[list[int], int]] = field(default_factory=dict)
-    _stages: dict[tuple[int, int, tuple[int, ...], int, int | None], int] = field(default_factory=dict)
+    _stages: dict[tuple[int, int, tuple[int, ...], int, int], int] = field(default_factory=dict)
     _ranks: dict[tuple[int, int], Attention] = field(default_factory=dict)
     _layer_counts: dict[int, list[tuple[int, ...]]] = field(default_factory=dict)
 
@@ -50,11 +50,24 @@ class MemoryModel:
             self._weights[key] = self.weights.stages(sizes)
         return self._weights[key]
 
-    def cache(self, sizes: Sizes, context: int) -> list[int]:
-        """Bytes that one sequence of `context` tokens takes on a rank of each stage, as the engine hands out pages."""
-        key = (sizes.tp, sizes.pp, sizes.dcp, context)
+    def cache(self, sizes: Sizes, context: int, sequences: int) -> list[int]:
+        """Bytes that `sequences` sequences of `context` tokens take on a rank of each stage, in the engine's pages.
+
+        The tokens of a pass are kept beyond a window until it is done. All sequences together have one pass of them:
+        they are counted for the first sequence, and a page more for each of the others.
+        """
+        first = self._pages(sizes, context, self.engine.batched_tokens)
+        if sequences == 1:
+            return first
+        others = self._pages(sizes, context, self.engine.kv_block_tokens)
+        return [one + (sequences - 1) * other for one, other in zip(first, others, strict=True)]
+
+    def _pages(self, sizes: Sizes, context: int, batched: int) -> list[int]:
+        """Bytes of one sequence by stage, while so many tokens of it are computed at once."""
+        key = (sizes.tp, sizes.pp, sizes.dcp, context, batched)
         if key not in self._caches:
-            self._caches[key] = [self._stage_cache(sizes, counts, context) for counts in self._counts(sizes.pp)]
+            counts = self._counts(sizes.pp)
+            self._caches[key] = [self._stage_cache(sizes, held, context, batched) for held in counts]
         return self._caches[key]
 
     def ideal_cache(self, sizes: Sizes, context: int) -> list[int]:
@@ -64,12 +77,9 @@ class MemoryModel:
 
     def null_block(self, sizes: Sizes) -> list[int]:
         """Bytes by stage of the one block that vLLM sets aside for padding and never hands out."""
-        key = (sizes.tp, sizes.pp, sizes.dcp, 0)
-        if key not in self._caches:
-            self._caches[key] = [self._stage_cache(sizes, counts, 1, batched=1) for counts in self._counts(sizes.pp)]
-        return self._caches[key]
+        return self._pages(sizes, 1, 1)
 
-    def _stage_cache(self, sizes: Sizes, counts: tuple[int, ...], context: int, batched: int | None = None) -> int:
+    def _stage_cache(self, sizes: Sizes, counts: tuple[int, ...], context: int, batched: int) -> int:
         """Of a stage with so many layers of each kind; stages are few kinds, however many there are."""
         key = (sizes.tp, sizes.dcp, counts, context, batched)
         if key not in self._stages:
@@ -78,8 +88,7 @@ class MemoryModel:
                 for at, (part, count) in enumerate(zip(self.kept.parts, counts, strict=True))
                 if count
             )
-            chunk = self.engine.batched_tokens if batched is None else batched
-            self._stages[key] = allocated(entries, context, self.engine.kv_block_tokens, chunk).bytes
+            self._stages[key] = allocated(entries, context, self.engine.kv_block_tokens, batched).bytes
         return self._stages[key]
 
     def _rank(self, at: int, tp: int) -> Attention:
@@ -125,9 +134,9 @@ class MemoryModel:
         sequences = replica_sequences(concurrency, sizes)
         tokens = self.tokens(sequences)
         fixed, sampled = self._fixed(sizes, tokens, room)
-        cache = self.cache(sizes, context)
+        cache = self.cache(sizes, context, sequences)
         end = max(0, self.activations.end(sizes, tokens, sequences) - sampled)
-        stages = [held + sequences * cached for held, cached in zip(fixed, cache, strict=True)]
+        stages = [held + cached for held, cached in zip(fixed, cache, strict=True)]
         stages[-1] += end
         return max(stages)
 
@@ -144,19 +153,19 @@ class MemoryModel:
         """The worst device: the first rank of the stage that holds most."""
         sequences = replica_sequences(concurrency, sizes)
         tokens = self.tokens(sequences)
-        weights, cache = self.weight_bytes(sizes), self.cache(sizes, context)
+        weights, cache = self.weight_bytes(sizes), self.cache(sizes, context, sequences)
         live, overhead = self.activations.stages(sizes, tokens, sequences), self.overhead(sizes, room)
-        totals = [weights[s] + sequences * cache[s] + live[s].reused + overhead[s] for s in range(sizes.pp)]
+        totals = [weights[s] + cache[s] + live[s].reused + overhead[s] for s in range(sizes.pp)]
         worst = max(range(sizes.pp), key=totals.__getitem__)
         return DeviceMemory(
             weights=weights[worst],
-            kv_cache=sequences * cache[worst],
+            kv_cache=cache[worst],
             activations=live[worst].reused,
             activations_without_reuse=live[worst].separate,
             overhead=overhead[worst],
             total=totals[worst],
             capacity=room.capacity,
-            fragmentation=sequences * (cache[worst] - self.ideal_cache(sizes, context)[worst]),
+            fragmentation=cache[worst] - sequences * self.ideal_cache(sizes, context)[worst],
             stage=worst,
         )
 

@@ -28,7 +28,7 @@ def two_pools(search: Search, model: SpeedModel, context: int, output: int, devi
         devices,
         plain,
         [(sizes, count) for sizes in workers for count in _batches(search, sizes, context)],
-        lambda sizes, tokens: max(search.memory.cache(sizes, tokens)),
+        lambda sizes, tokens: max(search.memory.cache(sizes, tokens, 1)),
     )
     return _described(found) if found else None
 

@@ -176,8 +176,8 @@ def test_latent_caches_are_not_divided_over_tp() -> None:
 
 def test_replicas_of_attention_hold_more_of_a_latent_cache_than_tensor_parallelism() -> None:
     """vllm#51454: DeepSeek-V4-Flash on eight devices, data-parallel against tensor-parallel: 7.7 times the capacity."""
-    ranks = cached(V4, context=65536, concurrency=64, tp=8, ep=8)
-    replicas = cached(V4, context=65536, concurrency=64, ep=8, dp=8)
+    ranks = cached(V4, context=65536, concurrency=4096, tp=8, ep=8)
+    replicas = cached(V4, context=65536, concurrency=4096, ep=8, dp=8)
     assert 7 < ranks / replicas <= 8
 
 
