@@ -84,7 +84,7 @@ def _launch(
     from tasks.profile.settings import ProfileSettings
     from tasks.service.engine import load_engine
     from tasks.service.environment import prepare
-    from tasks.service.launch import check_readable, launch_spec, ranks_of
+    from tasks.service.launch import attention_kinds, check_readable, launch_spec, ranks_of
 
     root = folder.resolve()
     config = root / "config.json"  # alone: the tensors of a resharded folder have the engine's names, not the model's
@@ -102,6 +102,8 @@ def _launch(
     plan = plan_layout(read_model(config), profile, PlanSettings.model_validate(settings))
     if plan.chosen is None:
         raise CheckFailed(f"{folder} does not fit on target {target}: {plan.reason}")
+    if plan.convert_to and weight_dtype is None:
+        raise CheckFailed(f"{plan.weight_reason}; write it so first: day0 reshard --weight-dtype {plan.convert_to}")
     prepared = prepare(engine_name, runtime)
     if runtime == "docker":
         check_readable(root, own=False)
@@ -113,6 +115,7 @@ def _launch(
         runtime,
         prepared,
         served_name=root.name,
+        attention=attention_kinds(root),
         memory_bytes=plan.chosen.per_device.total * plan.chosen.devices,
     )
 

@@ -42,19 +42,29 @@ class Candidates:
     def shapes(self, tp: int, devices: int) -> Iterator[Sizes]:
         """Everything but the pipeline beside a tensor parallel size: `pp` is the given one, or 1."""
         pp = self.settings.pp or 1
+        within = devices if self._divides_nodes(tp) else min(devices, self.settings.spec.devices_per_node.value)
         for number, dp in enumerate(self.replicas(tp)):
-            if number and tp * pp * dp > devices:
+            if number and tp * pp * dp > within:
                 return
             for ep in self._expert_parallel(tp, dp):
                 for dcp in self._context_parallel(tp):
                     yield Sizes(tp, pp, ep, dp, dcp)
 
     def pipelines(self, sizes: Sizes, devices: int) -> list[int]:
-        """Pipeline sizes that so many devices have room for; a given one always."""
+        """Pipeline sizes that so many devices have room for; a given one always.
+
+        Tensor parallel groups that do not divide a node stay within one: on several, one of them would span two.
+        """
         if self.settings.pp:
             return [self.settings.pp]
+        if not self._divides_nodes(sizes.tp):
+            devices = min(devices, self.settings.spec.devices_per_node.value)
         layers = self.constraints.structure.layers
         return list(range(1, min(layers, devices // (sizes.tp * sizes.dp)) + 1))
+
+    def _divides_nodes(self, tp: int) -> bool:
+        spec = self.settings.spec
+        return bool(self.settings.tp) or spec.memory.shared or spec.devices_per_node.value % tp == 0
 
     def possible(self, sizes: Sizes) -> list[Obstacle]:
         """What forbids the sizes, whatever the memory."""

@@ -47,7 +47,7 @@ def served(model: Model, settings: PlanSettings) -> Served:
         raise InputError("neither the config nor the weights say the dtype; give --weight-dtype")
     wanted, reason = _wanted(model.stored, settings)
     stored = converted(model.stored, model.structure, wanted) if wanted else model.stored
-    convert_to = wanted if stored.groups != model.stored.groups else None
+    convert_to = wanted if set(stored.groups) != set(model.stored.groups) else None
     if convert_to and settings.weight_dtype:
         before, after = model.stored.bytes / GB, stored.bytes / GB
         reason = f"--weight-dtype {convert_to}: {before:.1f} GB become {after:.1f}"

@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -488,3 +489,19 @@ def test_reading_weights_from_the_host_is_advice_with_its_price() -> None:
 def test_cases_have_names_of_their_own() -> None:
     named = [(case[0], case[2]) for case in DIVISIBILITY]
     assert all(a != b for a, b in itertools.combinations(named, 2))
+
+
+PUBLISHED = sorted(path for path in CONFIGS.glob("*.json") if not path.stem.endswith("_hf_quant"))
+
+
+@pytest.mark.parametrize("path", PUBLISHED, ids=lambda path: path.stem)
+def test_every_published_config_is_planned(path: Path) -> None:
+    found = plan(path, target="h200", devices=16, tp=8, concurrency=4, context=8192)
+    assert found.feasible == (found.chosen is not None)
+    assert found.minimum_devices is not None
+    assert found.feasible == (found.minimum_devices <= 16)
+    if found.chosen:
+        memory = found.chosen.per_device
+        assert memory.total == memory.weights + memory.kv_cache + memory.activations + memory.overhead
+        assert {"vllm", "sglang"} == set(found.engines)
+        assert found.chosen.seconds_per_token is not None

@@ -84,6 +84,25 @@ def test_tensor_parallelism_over_nodes_has_to_be_asked_for() -> None:
     assert plan(LLAMA_405B, devices=16, context=8192, tp=16).feasible
 
 
+def test_groups_that_do_not_divide_a_node_stay_within_one() -> None:
+    """tp 3 on nodes of eight: the third group of two nodes would have a rank on the other one."""
+    raw = config(num_attention_heads=9, num_key_value_heads=3, hidden_size=576, vocab_size=49152, num_hidden_layers=30)
+    found = plan(raw, devices=32, concurrency=64, context=1024)
+    assert found.chosen is not None
+    for layout in (found.chosen, *found.alternatives):
+        assert 8 % layout.tp == 0 or layout.devices <= 8
+    assert plan(raw, devices=32, tp=3, dp=8, concurrency=64, context=1024).feasible
+
+
+def test_weights_that_are_as_asked_for_are_not_converted() -> None:
+    assert plan(LLAMA_8B, weight_dtype="bfloat16").convert_to is None
+    kept = plan(CONFIGS / "deepseek-ai__DeepSeek-V3.json", target="h200", devices=16, weight_dtype="fp8", context=4096)
+    assert kept.convert_to is None
+    made = plan(QWEN_MOE, weight_dtype="fp8", context=4096)
+    assert made.convert_to == "fp8"
+    assert "GB become" in made.weight_reason
+
+
 def test_the_fastest_token_comes_first() -> None:
     found = plan(LLAMA_8B, concurrency=8, context=4096)
     assert found.chosen is not None
