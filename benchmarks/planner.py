@@ -38,6 +38,7 @@ from day0.architecture.parallel import Sizes
 from day0.architecture.work import Step, WorkModel
 from day0.target import load_target
 from tasks.plan import oracle
+from tasks.plan.collectives import Dispatch
 from tasks.plan.figures import Figures
 from tasks.plan.model import read_model
 from tasks.plan.speed import SpeedModel, StageWork
@@ -73,6 +74,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("measure", choices=("times", "choices", "fit", "record"))
     parser.add_argument("--models", nargs="*", default=[], help="Only these, as ORG/NAME")
+    parser.add_argument(
+        "--dispatch", choices=("routed", "gather"), default="routed", help="See tasks/plan/collectives.py"
+    )
     parser.add_argument("--environment", type=Path, default=Path("~/.cache/day0/aiconfigurator").expanduser())
     args = parser.parse_args()
     kept = {"times": times, "choices": choices, "fit": fit, "record": record}[args.measure](args)
@@ -85,7 +89,7 @@ def main() -> None:
 def times(args: argparse.Namespace) -> bool:
     """Errors by model and phase, of the fitted half and of the rest."""
     recorded = json.loads(DATA.read_text())
-    models = speed_models(recorded)
+    models = speed_models(recorded, args.dispatch)
     errors: dict[tuple[str, str, bool], list[float]] = defaultdict(list)
     started = time.monotonic()
     points = [point for point in points_of(recorded) if not args.models or point.model in args.models]
@@ -126,15 +130,19 @@ def ours(model: SpeedModel, point: Point) -> float:
     return found.seconds
 
 
-def speed_models(recorded: dict[str, Any]) -> dict[str, SpeedModel]:
-    """Of each recorded model, with the cache that AIConfigurator gives it."""
+def speed_models(recorded: dict[str, Any], dispatch: Dispatch = "routed") -> dict[str, SpeedModel]:
+    """Of each recorded model, with the cache that AIConfigurator gives it.
+
+    Its estimates of one pass have DeepEP's tables where experts are over nodes, so that is what they are compared with;
+    a plan takes what vLLM does by default, `gather`.
+    """
     target = load_target("h200")
     widths = {group["model"]: 1 if group["kv_dtype"] == "fp8" else 2 for group in recorded["groups"]}
     found = {}
     for name, width in widths.items():
         model = read_model(config_of(name))
         work = WorkModel(model.structure, model.stored, {"cache": width, "index": width, "state": 4, "conv": 2})
-        found[name] = SpeedModel(work, target, "routed")  # its estimates of one pass have DeepEP's tables across nodes
+        found[name] = SpeedModel(work, target, dispatch)
     return found
 
 
