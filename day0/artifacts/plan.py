@@ -84,6 +84,9 @@ class Rejection(Frozen):
     size: int | None = None
     divisor: int | None = None
     dcp: int = 1
+    constraint: str | None = None
+    """Its name: `heads and rows`, `shared heads`, `vocabulary`, `quantisation block`, `experts`, `pipeline`,
+    `context parallel`, `sizes` (that do not go together), `nodes`, `devices`, `memory`."""
 
 
 class Offload(Frozen):

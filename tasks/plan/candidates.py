@@ -76,7 +76,7 @@ class Candidates:
     def spans_nodes(self, tp: int) -> Obstacle:
         node = self.settings.spec.devices_per_node.value
         reason = f"tp {tp} would span nodes of {node} devices; it is not chosen unless --tp asks for it"
-        return Obstacle(reason, "devices_per_node", node, tp)
+        return Obstacle("nodes", reason, "devices_per_node", node, tp)
 
     def replicas(self, tp: int) -> list[int]:
         """Data parallel sizes, in order. No replica without a sequence to serve, but what a given ep needs.

@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Final, Literal
 
 from day0.architecture.bound import BoundRule, BoundSegment
 from day0.architecture.family import load_family
@@ -23,6 +24,7 @@ from day0.errors import InputError
 from tasks.plan.weights import Weights, experts_of, is_routed
 
 VOCABULARY = "vocab_size"
+SHARED: Final = "context parallel"
 
 _NAME = re.compile(r"[A-Za-z_]\w*")
 
@@ -34,10 +36,17 @@ LATENT = ("latent", "sparse_latent")
 UNSHARED = ("compressed", "block_sparse", "cross")
 
 
+Constraint = Literal[
+    "heads and rows", "shared heads", "vocabulary", "quantisation block", "experts", "pipeline", "context parallel",
+    "sizes", "nodes", "devices", "memory",
+]  # fmt: skip
+
+
 @dataclass(frozen=True)
 class Obstacle:
     """Why sizes are impossible: `dimension` of `size` cannot be divided by `divisor` (None: nothing is divided)."""
 
+    constraint: Constraint
     reason: str
     dimension: str
     size: int
@@ -59,7 +68,7 @@ class Constraints:
             found += [*self._experts(sizes), *self.splits(sizes.expert_tp, routed=True)]
         elif sizes.ep > 1:
             reason = f"ep {sizes.ep} needs experts to divide, and the model has none"
-            found.append(Obstacle(reason, "num_experts", 0, sizes.ep))
+            found.append(Obstacle("experts", reason, "num_experts", 0, sizes.ep))
         found += self.context_parallel(sizes)
         return list(dict.fromkeys(found))
 
@@ -109,16 +118,16 @@ class Constraints:
         larger, smaller = sizes.stage_ranks, min(sizes.tp, sizes.ep)
         if larger % smaller:
             reason = f"of tp {sizes.tp} and ep {sizes.ep} one must divide the other"
-            yield Obstacle(reason, "ep", sizes.ep, sizes.tp)
+            yield Obstacle("sizes", reason, "ep", sizes.ep, sizes.tp)
         elif sizes.tp * sizes.dp % larger:
             reason = f"ep {sizes.ep} needs tp x dp to be a multiple of it, and tp {sizes.tp} x dp {sizes.dp} is not"
-            yield Obstacle(reason, "ep", sizes.tp * sizes.dp, sizes.ep)
+            yield Obstacle("sizes", reason, "ep", sizes.tp * sizes.dp, sizes.ep)
 
     def _pipeline(self, sizes: Sizes) -> Iterator[Obstacle]:
         layers = self.structure.layers
         if sizes.pp > layers:
             reason = f"num_hidden_layers {layers} is less than pp {sizes.pp}: a stage would be empty"
-            yield Obstacle(reason, "num_hidden_layers", layers, sizes.pp)
+            yield Obstacle("pipeline", reason, "num_hidden_layers", layers, sizes.pp)
 
     def _experts(self, sizes: Sizes) -> Iterator[Obstacle]:
         for name, count in self._expert_counts:
@@ -129,7 +138,7 @@ class Constraints:
                     f"{name} {count} is not divisible by ep {sizes.ep}; with {more} redundant experts (EPLB) "
                     f"{count + more} = {sizes.ep} x {physical} would be, which day0 does not lay out"
                 )
-                yield Obstacle(reason, name, count, sizes.ep)
+                yield Obstacle("experts", reason, name, count, sizes.ep)
 
     @cached_property
     def _expert_counts(self) -> list[tuple[str, int]]:
@@ -144,14 +153,14 @@ class Constraints:
         """As vLLM 0.32.0, config/model.py `verify_with_parallel_config`: ranks that would hold the same cache share its
         tokens; of grouped-query attention they divide the queries of a key-value head too."""
         if sizes.tp % sizes.dcp:
-            yield Obstacle(f"dcp {sizes.dcp} does not divide tp {sizes.tp}", "tp", sizes.tp, sizes.dcp)
+            yield Obstacle(SHARED, f"dcp {sizes.dcp} does not divide tp {sizes.tp}", "tp", sizes.tp, sizes.dcp)
             return
         for held in self.structure.attention:
             counts = held.attention.sizes
             kv_heads = counts.get("kv_heads")
             if held.attention.kind in UNSHARED:
                 reason = f"dcp {sizes.dcp}: no engine shares out the tokens of {held.attention.name} over ranks"
-                yield Obstacle(reason, "dcp", sizes.dcp, None)
+                yield Obstacle(SHARED, reason, "dcp", sizes.dcp, None)
                 return
             if held.attention.kind in LATENT or kv_heads is None:
                 continue
@@ -160,11 +169,11 @@ class Constraints:
                     f"dcp {sizes.dcp} shares out the tokens of ranks that hold the same key-value heads: tp {sizes.tp} "
                     f"is no multiple of num_key_value_heads {kv_heads} x dcp {sizes.dcp}"
                 )
-                yield Obstacle(reason, "num_key_value_heads", sizes.tp, kv_heads * sizes.dcp)
+                yield Obstacle(SHARED, reason, "num_key_value_heads", sizes.tp, kv_heads * sizes.dcp)
             elif counts.get("heads", kv_heads) // kv_heads % sizes.dcp:
                 queries = counts.get("heads", kv_heads) // kv_heads
                 reason = f"{queries} query heads for each key-value head are not divisible by dcp {sizes.dcp}"
-                yield Obstacle(reason, "num_attention_heads", queries, sizes.dcp)
+                yield Obstacle(SHARED, reason, "num_attention_heads", queries, sizes.dcp)
 
 
 def _units(group: StoredGroup, ranks: int, vocab_multiple: int) -> Iterator[Obstacle]:
@@ -175,16 +184,17 @@ def _units(group: StoredGroup, ranks: int, vocab_multiple: int) -> Iterator[Obst
             padded = -(-segment.size // vocab_multiple) * vocab_multiple
             if padded % ranks:
                 shown = f"{padded} (padded from {segment.size})" if padded != segment.size else str(padded)
-                yield Obstacle(f"vocab_size {shown} is not divisible by tp {ranks}", VOCABULARY, padded, ranks)
+                reason = f"vocab_size {shown} is not divisible by tp {ranks}"
+                yield Obstacle("vocabulary", reason, VOCABULARY, padded, ranks)
         elif segment.replicate and segment.units < ranks:
             if ranks % segment.units:
                 name = _title(rule, segment)
                 reason = f"tp {ranks} is no multiple of {name} {segment.units}, so ranks cannot share them evenly"
-                yield Obstacle(reason, name, segment.units, ranks)
+                yield Obstacle("shared heads", reason, name, segment.units, ranks)
         elif segment.units % ranks and not rule.rule.split.uneven:
             name = _title(rule, segment)
             reason = f"{name} {segment.units} is not divisible by {_of(rule)} {ranks} ({rule.name})"
-            yield Obstacle(reason, name, segment.units, ranks)
+            yield Obstacle("heads and rows", reason, name, segment.units, ranks)
 
 
 def _blocks(group: StoredGroup, ranks: int) -> Iterator[Obstacle]:
@@ -221,7 +231,7 @@ def _cut_block(rule: BoundRule, segment: BoundSegment, ranks: int, held: int, gr
     reason = f"{name}: {share} {fault}, its quantisation block ({rule.name}){way_out}"
     if held < grain:
         reason = f"{name}: {share} {fault} ({rule.name}){way_out}"
-    return Obstacle(reason, name, held, grain)
+    return Obstacle("quantisation block", reason, name, held, grain)
 
 
 def _title(rule: BoundRule, segment: BoundSegment) -> str:

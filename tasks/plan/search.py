@@ -103,7 +103,7 @@ class Search:
                 pipelines = found.pipelines(shape, devices)
                 if shape.devices > devices:
                     reason = f"{named(shape)} needs {shape.devices} devices and {devices} are given"
-                    obstacles.append(Obstacle(reason, "devices", devices, shape.devices))
+                    obstacles.append(Obstacle("devices", reason, "devices", devices, shape.devices))
                 if obstacles:
                     rejected.add(shape, obstacles)
                     continue
@@ -161,7 +161,7 @@ class Search:
                 if sizes.tp not in nearest or total < nearest[sizes.tp][0]:
                     nearest[sizes.tp] = total, sizes
         for total, sizes in nearest.values():
-            rejected.add(sizes, [Obstacle(self._no_room(sizes, wanted), "memory", total, None)])
+            rejected.add(sizes, [Obstacle("memory", self._no_room(sizes, wanted), "memory", total, None)])
         return min(nearest.values(), key=lambda held: held[0])[1] if nearest else None
 
     def _no_room(self, sizes: Sizes, context: int) -> str:
@@ -205,6 +205,7 @@ class _Rejected:
                 ep=sizes.ep,
                 dp=sizes.dp,
                 dcp=sizes.dcp,
+                constraint=first.constraint,
                 reason="; ".join(obstacle.reason for obstacle in obstacles),
                 dimension=first.dimension,
                 size=first.size,

@@ -117,7 +117,7 @@ def test_divisibility(report: str, raw: Mapping[str, Any], sizes: Sizes, expecte
         assert found == []
         return
     assert expected in [(obstacle.dimension, obstacle.size, obstacle.divisor) for obstacle in found]
-    assert all(obstacle.reason for obstacle in found)
+    assert all(obstacle.reason and obstacle.constraint for obstacle in found)
 
 
 def test_quantised_while_loading_has_blocks_too() -> None:

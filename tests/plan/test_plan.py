@@ -142,7 +142,7 @@ def test_rejections_are_few_and_each_says_something_else() -> None:
     assert 0 < len(found.rejected) < 40
     said = [(r.dimension, r.size, r.divisor) for r in found.rejected if r.dimension != "memory"]
     assert len(said) == len(set(said))
-    assert all(r.reason for r in found.rejected)
+    assert all(r.reason and r.constraint for r in found.rejected)
 
 
 def test_memory_is_that_of_the_worst_device_and_adds_up() -> None:
