@@ -1,0 +1,291 @@
+"""What a kernel computes, and where its sources lie: the folder `kernels/NAME/` (see kernels/README.md).
+
+Reading a definition imports no torch; `reference` and `inputs` are loaded only when they are asked for.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import os
+import re
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from pathlib import Path
+from types import ModuleType
+from typing import Annotated, Any
+
+from pydantic import Field, field_validator, model_validator
+
+from day0.artifacts.base import Frozen
+from day0.config import load_config
+from day0.errors import InputError
+from day0.home import PROJECT
+from tasks.kernels.formula import evaluate
+from tasks.kernels.schema import Argument, out_schema, parse
+
+Case = Mapping[str, Any]
+
+DTYPES = ("float64", "float32", "bfloat16", "float16", "float8_e4m3fn", "float8_e5m2")
+BACKENDS = ("cpu", "triton", "cuda")
+_NAME = r"^[a-z][a-z0-9_]*$"
+_REPLACED = re.compile(r"^([a-z_][a-z0-9_]*::[\w.]+|pattern:[a-z0-9_]+)$")
+#: Keys of a case that are no size: how the case is used.
+MARKS = frozenset({"huge", "bench", "note"})
+
+
+class Tolerance(Frozen):
+    """How far from float64 a result of a dtype may be."""
+
+    ratio: Annotated[float, Field(ge=1)]
+    """The candidate's mean error over the framework's own."""
+    max_ratio: Annotated[float, Field(ge=1)] | None = None
+    """The same for the largest error; by default twice `ratio`."""
+    atol: Annotated[float, Field(ge=0)]
+    """An absolute error that is never a fault by itself."""
+    reason: Annotated[str, Field(min_length=10)]
+
+    @property
+    def most(self) -> float:
+        """The largest error that is allowed, in largest errors of the framework."""
+        return 2 * self.ratio if self.max_ratio is None else self.max_ratio
+
+
+class CompiledBackend(Frozen):
+    """Sources that a compiler makes a library of."""
+
+    sources: Annotated[tuple[str, ...], Field(min_length=1)]
+    """Relative to the kernel's folder; the other files of a source's folder are taken to be its headers."""
+    flags: tuple[str, ...] = ()
+
+
+class TritonBackend(Frozen):
+    """A module with `run(*args)` and `AHEAD`, what to compile ahead of time."""
+
+    module: str
+
+
+class Backends(Frozen):
+    cpu: CompiledBackend | None = None
+    cuda: CompiledBackend | None = None
+    triton: TritonBackend | None = None
+
+
+class KernelFile(Frozen):
+    """kernel.yaml."""
+
+    name: Annotated[str, Field(pattern=_NAME)]
+    what: Annotated[str, Field(min_length=10)]
+    operator: str
+    """The schema in torch.library's spelling, without namespace: operators are made in `day0`."""
+    replaces: tuple[str, ...] = ()
+    dtypes: Annotated[tuple[str, ...], Field(min_length=1)]
+    tolerance: dict[str, Tolerance]
+    contiguous: tuple[str, ...] = ()
+    """Arguments that the operator takes only contiguous; with any other strides it must raise an error."""
+    bytes: str
+    """What must move once for a case, of the case's keys and `element`, the bytes of one element of its dtype."""
+    flops: str
+    backends: Backends
+
+    @field_validator("replaces")
+    @classmethod
+    def _replaced(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        if wrong := next((name for name in names if not _REPLACED.match(name)), None):
+            raise ValueError(f"{wrong!r} is neither an operator such as aten::rms_norm nor pattern:NAME")
+        return names
+
+    @field_validator("dtypes")
+    @classmethod
+    def _dtypes(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        if wrong := next((name for name in names if name not in DTYPES), None):
+            raise ValueError(f"{wrong!r} is none of {', '.join(DTYPES)}")
+        return names
+
+    @model_validator(mode="after")
+    def _complete(self) -> KernelFile:
+        schema = parse(self.operator)
+        if schema.name != self.name:
+            raise ValueError(f"the operator is {schema.name!r} and the kernel {self.name!r}: one name for both")
+        tensors = {argument.name for argument in schema.arguments if argument.tensor}
+        if unknown := next((name for name in self.contiguous if name not in tensors), None):
+            raise ValueError(f"contiguous names {unknown!r}, which is no tensor argument")
+        if missing := next((dtype for dtype in self.dtypes if dtype not in self.tolerance), None):
+            raise ValueError(f"there is no tolerance for {missing}")
+        if extra := next((dtype for dtype in self.tolerance if dtype not in self.dtypes), None):
+            raise ValueError(f"tolerance names {extra}, which is none of the kernel's dtypes")
+        if not any((self.backends.cpu, self.backends.cuda, self.backends.triton)):
+            raise ValueError(f"there is no backend: one of {', '.join(BACKENDS)}")
+        return self
+
+
+class KernelDefinition:
+    """A kernel's folder, its file read and checked."""
+
+    def __init__(self, folder: Path) -> None:
+        """Raises InputError: kernel.yaml is missing or malformed, or a file that it names is not there."""
+        self.folder = folder
+        self.file = load_config(folder / "kernel.yaml", KernelFile)
+        self.schema = parse(self.file.operator)
+        if self.file.name != folder.name:
+            raise InputError(f"{folder / 'kernel.yaml'}: the name is {self.file.name!r} and the folder {folder.name!r}")
+        for name in ("reference.py", "inputs.py", *self._named_files()):
+            path = folder / name
+            if not path.is_file() or not path.resolve().is_relative_to(folder.resolve()):
+                raise InputError(f"{folder / 'kernel.yaml'}: there is no file {name} in {folder}")
+
+    @property
+    def name(self) -> str:
+        return self.file.name
+
+    @property
+    def qualified(self) -> str:
+        """The operator's full name, `day0::NAME`."""
+        return f"day0::{self.name}"
+
+    @property
+    def arguments(self) -> tuple[Argument, ...]:
+        return self.schema.arguments
+
+    @property
+    def out_schema(self) -> str | None:
+        """The schema of the overload that writes to given tensors; None for an operator that works in place."""
+        return out_schema(self.schema)
+
+    @property
+    def backends(self) -> tuple[str, ...]:
+        return tuple(name for name in BACKENDS if getattr(self.file.backends, name) is not None)
+
+    def backend(self, name: str) -> CompiledBackend | TritonBackend:
+        """Raises InputError: the kernel has no such backend."""
+        found: CompiledBackend | TritonBackend | None = getattr(self.file.backends, name, None)
+        if found is None:
+            raise InputError(f"kernel {self.name} has no backend {name!r}; it has {', '.join(self.backends)}")
+        return found
+
+    def sources(self, backend: str) -> tuple[Path, ...]:
+        """The files that a backend is made of, with those beside them, in a fixed order."""
+        spec = self.backend(backend)
+        named = (spec.module,) if isinstance(spec, TritonBackend) else spec.sources
+        folders = {(self.folder / name).parent for name in named}
+        found = {self.folder / name for name in named}
+        for folder in folders:
+            found |= {p for p in folder.iterdir() if p.is_file() and not p.name.startswith(".") and p.suffix != ".pyc"}
+        return tuple(sorted(found))
+
+    def digest(self, backend: str) -> str:
+        """SHA-256 of all that a verdict on this backend rests on: definition, reference, inputs, sources."""
+        files = [self.folder / name for name in ("kernel.yaml", "reference.py", "inputs.py")]
+        digest = hashlib.sha256()
+        for path in (*files, *self.sources(backend)):
+            content = path.read_bytes()
+            digest.update(f"{path.relative_to(self.folder)}\0{len(content)}\0".encode() + content)
+        return digest.hexdigest()
+
+    @cached_property
+    def _reference(self) -> ModuleType:
+        return load_module(self.folder / "reference.py")
+
+    @cached_property
+    def _inputs(self) -> ModuleType:
+        return load_module(self.folder / "inputs.py")
+
+    @property
+    def reference(self) -> Callable[..., Any]:
+        """Plain torch, pure: the outputs of the operator as a tuple; in float64 where it is given float64."""
+        return _function(self._reference, "reference")
+
+    @property
+    def comparable(self) -> Callable[..., Any] | None:
+        """`comparable(args, outputs)`, where outputs are not to be compared as they are (see kernels/README.md)."""
+        return _function(self._reference, "comparable") if hasattr(self._reference, "comparable") else None
+
+    @property
+    def make(self) -> Callable[..., Any]:
+        """`make(case, dtype, generator, device)`: the operator's arguments."""
+        return _function(self._inputs, "make")
+
+    @cached_property
+    def cases(self) -> tuple[dict[str, Any], ...]:
+        """CASES of inputs.py, each checked against the formulas of bytes and FLOPs.
+
+        Raises:
+            InputError: there are none, one is no dict of plain values, or a formula cannot be computed of it.
+        """
+        path = self.folder / "inputs.py"
+        cases = getattr(self._inputs, "CASES", None)
+        if not isinstance(cases, list) or not cases:
+            raise InputError(f"{path}: CASES is no list of cases")
+        for case in cases:
+            if not isinstance(case, dict) or not all(
+                isinstance(key, str) and isinstance(value, bool | int | float | str) for key, value in case.items()
+            ):
+                raise InputError(f"{path}: the case {case!r} is no dict of plain values")
+            self.bytes(case, 2)
+            self.flops(case, 2)
+        if not any(case.get("bench") for case in cases):
+            raise InputError(f'{path}: no case is marked "bench": True, so there is nothing to time')
+        return tuple(cases)
+
+    def bytes(self, case: Case, element: int) -> float:
+        """What must move for a case, in bytes, each input read once and each output written once."""
+        return self._formula("bytes", self.file.bytes, case, element)
+
+    def flops(self, case: Case, element: int) -> float:
+        """What must be computed for a case."""
+        return self._formula("flops", self.file.flops, case, element)
+
+    def _formula(self, what: str, text: str, case: Case, element: int) -> float:
+        try:
+            return evaluate(text, {**case, "element": element})
+        except ValueError as error:
+            raise InputError(f"{self.folder / 'kernel.yaml'}: {what} of the case {label(case)}: {error}") from error
+
+    def _named_files(self) -> list[str]:
+        named: list[str] = []
+        for name in self.backends:
+            spec = self.backend(name)
+            named += [spec.module] if isinstance(spec, TritonBackend) else spec.sources
+        return named
+
+
+def label(case: Case) -> str:
+    """A case in words, without its marks: `rows=3 hidden=7`."""
+    return " ".join(f"{key}={value}" for key, value in case.items() if key not in MARKS)
+
+
+def kernels_folder() -> Path:
+    """Where kernels lie: `$DAY0_KERNELS`, by default the project's `kernels/`."""
+    return Path(os.environ.get("DAY0_KERNELS") or PROJECT / "kernels").expanduser().resolve()
+
+
+def definitions(folder: Path | None = None) -> dict[str, KernelDefinition]:
+    """All kernels of a folder by name, in alphabetical order."""
+    found = (folder or kernels_folder()).glob("*/kernel.yaml")
+    return {path.parent.name: KernelDefinition(path.parent) for path in sorted(found)}
+
+
+def load_module(path: Path) -> ModuleType:
+    """A Python file as a module of its own, not found by name.
+
+    Raises:
+        InputError: it cannot be imported; the sentence says why.
+    """
+    name = f"day0_kernel_{path.parent.name}_{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise InputError(f"{path} is no Python file")
+    module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except (Exception, SystemExit) as error:  # whatever a foreign file raises, it is that file's fault
+        raise InputError(f"{path} cannot be imported: {type(error).__name__}: {error}") from error
+    return module
+
+
+def _function(module: ModuleType, name: str) -> Callable[..., Any]:
+    function = getattr(module, name, None)
+    if not callable(function):
+        raise InputError(f"{module.__file__} has no function {name}")
+    found: Callable[..., Any] = function
+    return found
