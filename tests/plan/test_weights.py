@@ -13,17 +13,17 @@ from hypothesis import strategies as st
 
 from day0.architecture.family import find_family
 from day0.architecture.parallel import Sizes
-from day0.architecture.stored import converted, stored_from_headers
+from day0.architecture.stored import StoredGroup, converted, stored_from_headers
 from day0.architecture.structure import structure_of
 from day0.checkpoint import Checkpoint, open_checkpoint
 from tasks.plan.constraints import Constraints
 from tasks.plan.weights import Weights
 from tasks.reshard.planner import plan_writes
-from tests.architecture.data import config
+from tests.architecture.data import DATA, config
 from tests.models.families import make_tiny_deepseek_v3, make_tiny_gpt_oss, make_tiny_qwen3_moe
 from tests.models.published import make_published
 from tests.models.tiny import make_tiny_llama
-from tests.plan.asking import constraints_of
+from tests.plan.asking import constraints_of, edited
 
 #: tp, pp, ep
 LAYOUTS = ((1, 1, 1), (2, 1, 1), (4, 1, 1), (2, 2, 1), (1, 3, 1), (2, 1, 2), (4, 1, 2), (1, 1, 4), (2, 2, 8), (8, 1, 8))
@@ -161,3 +161,36 @@ def test_the_ranks_together_hold_the_model_and_what_they_repeat(raw: dict[str, o
     assert held == stored.bytes + repeated
     if sizes == Sizes(1, 1):
         assert held == stored.bytes
+
+
+def copies(group: StoredGroup, sizes: Sizes) -> int:
+    """How often the ranks of a stage together hold a tensor, by what each kind of split means."""
+    rule = group.rule
+    if rule.rule.kind == "routed_expert":
+        return 1 if rule.dim is not None else sizes.expert_tp
+    if rule.dim is None:
+        return sizes.stage_ranks
+    shared = [max(1, sizes.tp // segment.units) for segment in rule.segments if segment.replicate]
+    return sizes.group_replicas * (shared[0] if shared else 1)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.integers(1, 4), st.integers(1, 4), st.integers(1, 5), st.sampled_from([4, 6, 8, 12]),
+    st.sampled_from([1, 2, 4, 8]), st.integers(1, 5), st.sampled_from([1, 2, 3, 4, 6, 8, 12]),
+)  # fmt: skip
+def test_ranks_hold_the_total_and_what_is_replicated(
+    kv: int, queries: int, layers: int, experts: int, tp: int, pp: int, ep: int
+) -> None:
+    """Divided tensors once for each attention replica, whole ones on every rank, experts once in all."""
+    raw = edited(
+        DATA / "configs/Qwen__Qwen3-30B-A3B.json", num_attention_heads=kv * queries, num_key_value_heads=kv, head_dim=8,
+        hidden_size=64, num_hidden_layers=layers, num_experts=experts, num_experts_per_tok=1, moe_intermediate_size=48,
+        vocab_size=840,
+    )  # fmt: skip
+    sizes = Sizes(tp, pp, ep, max(1, ep // tp))
+    constraints = constraints_of(raw)
+    if constraints.obstacles(sizes):
+        return
+    weights = constraints.weights
+    assert sum(planned(weights, sizes)) == sum(group.bytes * copies(group, sizes) for group in weights.groups)
