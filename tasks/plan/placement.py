@@ -44,7 +44,7 @@ def _places(weights: Weights, group: StoredGroup, sizes: Sizes) -> Iterator[tupl
         yield "multi-token prediction", last, len(group.layers or (0,))
     elif kind == "embedding":
         yield "embedding", 0, 1
-        if weights.shared_embedding:
+        if weights.shared_embedding and last:  # on one stage it is the same table
             yield "head", last, 1
     elif kind == "head":
         yield "head", last, 1
@@ -64,8 +64,6 @@ def _how(weights: Weights, what: str, groups: list[StoredGroup], sizes: Sizes) -
         )
     if sizes.tp == 1:
         return f"whole on each rank{copies}"
-    if what == "head" and weights.shared_embedding and sizes.pp == 1:
-        return "the embedding, not stored again"
     divided = {
         "embedding": "its rows",
         "head": "its rows",

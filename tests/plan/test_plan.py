@@ -183,6 +183,7 @@ def test_concentrated_layers_are_placed() -> None:
     assert "tp 8" in placed["dense layers (3)", 0].how
     tied = plan(CONFIGS / "Qwen__Qwen3-0.6B.json", tp=2, pp=2, dp=1)
     assert [(p.what, p.stage) for p in tied.placement] == [("embedding", 0), ("head", 1)]
+    assert [p.what for p in plan(CONFIGS / "Qwen__Qwen3-0.6B.json", tp=2, pp=1, dp=1).placement] == ["embedding"]
 
 
 def test_the_engines_arguments(tmp_path: Path) -> None:
