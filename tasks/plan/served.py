@@ -48,9 +48,8 @@ def served(model: Model, settings: PlanSettings) -> Served:
     wanted, reason = _wanted(model.stored, settings)
     stored = converted(model.stored, model.structure, wanted) if wanted else model.stored
     convert_to = wanted if set(stored.groups) != set(model.stored.groups) else None
-    if convert_to and settings.weight_dtype:
-        before, after = model.stored.bytes / GB, stored.bytes / GB
-        reason = f"--weight-dtype {convert_to}: {before:.1f} GB become {after:.1f}"
+    if convert_to:
+        reason += f": {model.stored.bytes / GB:.1f} GB of weights become {stored.bytes / GB:.1f}"
     formats = list(stored.formats())
     compute = SAFETENSORS.get(own_dtype(stored) or "", model.structure.config.dtype or "bfloat16")
     weight_dtype = formats[0] if formats else compute
@@ -69,7 +68,7 @@ def served(model: Model, settings: PlanSettings) -> Served:
         compute,
         kv_dtype,
         convert_to,
-        reason or "served as stored",
+        reason if convert_to else "served as stored",
         fault,
         unknown,
         tuple(_notes(stored, settings.spec)),
@@ -79,21 +78,17 @@ def served(model: Model, settings: PlanSettings) -> Served:
 def _wanted(stored: Stored, settings: PlanSettings) -> tuple[str | None, str]:
     """What the weights must be converted to, and why."""
     if settings.weight_dtype:
-        return weight_dtype_of(settings.weight_dtype)[0], ""
+        name = weight_dtype_of(settings.weight_dtype)[0]
+        return name, f"--weight-dtype {name}"
     spec = settings.spec
     lacking = [name for name in stored.formats() if name not in WEIGHT_DTYPES and _holds(spec, name) is False]
     if lacking:
         plain = next((name for name in _PLAIN if name in spec.dtypes.weights), spec.dtypes.weights[0])
-        why = f"{settings.target} has no kernel for {', '.join(lacking)}: computed out to {plain}"
-        return plain, f"{why}, so that a parameter takes {'2 to 4 times' if _halves(lacking) else 'twice'} the bytes"
+        return plain, f"{settings.target} has no kernel for {', '.join(lacking)}, computed out to {plain}"
     fnuz = [group for group in stored.groups if group.dtype == "F8_E4M3FNUZ"]
     if fnuz and spec.fp8_format and spec.fp8_format.name != _NONSTANDARD:
         return "fp8_ocp", f"{settings.target} reads fp8 as OCP has it, and the checkpoint is e4m3fnuz"
     return None, ""
-
-
-def _halves(formats: list[str]) -> bool:
-    return any("4" in name for name in formats)
 
 
 def _holds(spec: Target, name: str) -> bool | None:
