@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from json.encoder import encode_basestring as quoted
 from typing import Any
 
@@ -28,7 +29,7 @@ from tasks.reshard.convert.registry import describe
 from tasks.reshard.layouts.base import Layout, Placed
 from tasks.reshard.layouts.known import LAYOUTS
 from tasks.reshard.units import Draft, Unit
-from tasks.reshard.writes import Fill, Origin, Piece, Stream, TargetFile, WritePlan, Written
+from tasks.reshard.writes import Fill, Origin, Piece, Stream, TargetFile, WritePlan, Written, with_changes
 
 
 @collector.paused()
@@ -70,9 +71,11 @@ def plan_writes(
     chosen = choose_conversions([m for m in matches if not m.rule.rule.drop], bound, weight_dtype, cutter, layout)
     if towers == "auto":
         cutter.whole_towers = not _towers_divide(chosen.units, cutter)
+    config_changes = {**_untied(bound, chosen, layout), **chosen.config_changes}
+    if chosen.config_changes:
+        bound = _as_written(bound, checkpoint, config_changes, chosen, layout)
     laid_out = layout_class(bound, world, cutter, part_bytes, share_block)
     laid_out.place(chosen.units)
-    config_changes = {**_untied(bound, chosen, layout), **chosen.config_changes}
     del matches  # half of the memory
     chosen.units.clear()
     files, streams, fills = _assemble(laid_out, checkpoint)
@@ -90,6 +93,27 @@ def plan_writes(
         dropped=tuple(sorted([*dropped, *chosen.dropped, *laid_out.dropped], key=lambda d: d.tensor)),
         config_changes=config_changes,
     )
+
+
+def _as_written(
+    bound: BoundFamily, checkpoint: Checkpoint, changes: Mapping[str, Any], chosen: Chosen, layout: str
+) -> BoundFamily:
+    """The family with the constants that the engine wants of the written weights, which are quantised otherwise.
+
+    What the checkpoint has in place of one that is wanted no more, such as a scale of the KV cache, is dropped.
+    """
+    written = bind(bound.family, with_changes(checkpoint.config, changes), checkpoint.tensors)
+    before, after = ({c.name for c, _, _ in held.constants.get(layout, ())} for held in (bound, written))
+    kept = []
+    for unit in chosen.units:
+        target = unit.match.rule.targets.get(layout)
+        if target and target.name in before - after:
+            reason = "the engine has no such tensor beside the weights as they are converted"
+            chosen.dropped.append(Dropped(tensor=unit.name, reason=reason))
+        else:
+            kept.append(unit)
+    chosen.units[:] = kept
+    return replace(bound, constants=written.constants)
 
 
 def _layout_class(bound: BoundFamily, layout: str) -> type[Layout]:

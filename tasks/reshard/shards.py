@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import fnmatch
 import json
 import shutil
@@ -21,7 +20,7 @@ from day0.verdict import Check, Verdict
 from tasks.reshard.checks import accounted_check, read_back_check, sources_check
 from tasks.reshard.ranks_file import RANKS, ranks_json
 from tasks.reshard.writer import FanOut, Hashes, write_files
-from tasks.reshard.writes import TargetFile, WritePlan
+from tasks.reshard.writes import TargetFile, WritePlan, with_changes
 
 #: What an engine reads beside the weights. Never the source's index (it names files that are not there), weights in
 #: other formats, or code.
@@ -140,16 +139,7 @@ def _changed_config(plan: WritePlan, checkpoint: Checkpoint) -> bytes | None:
     """The config with the plan's changes; None where there are none and the file is copied as it is."""
     if not plan.config_changes:
         return None
-    config = copy.deepcopy(checkpoint.config)
-    for path, value in plan.config_changes.items():
-        *outer, key = path.split(".")
-        place = config
-        for part in outer:
-            place = place[part]
-        if value is None:
-            place.pop(key, None)
-        else:
-            place[key] = value
+    config = with_changes(checkpoint.config, plan.config_changes)
     return json.dumps(config, indent=2, ensure_ascii=False).encode() + b"\n"
 
 

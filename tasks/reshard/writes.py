@@ -8,6 +8,7 @@ a scale computed from a rank's own slice would not be the whole model's.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -15,6 +16,21 @@ from typing import Any, NamedTuple
 from day0.architecture.slicing import Range, Rank
 from day0.artifacts.shards import Dropped
 from day0.safetensors_header import TensorInfo
+
+
+def with_changes(config: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """A config with a plan's `config_changes`."""
+    changed = copy.deepcopy(dict(config))
+    for path, value in changes.items():
+        *outer, key = path.split(".")
+        place = changed
+        for part in outer:
+            place = place[part]
+        if value is None:
+            place.pop(key, None)
+        else:
+            place[key] = value
+    return changed
 
 
 class Piece(NamedTuple):

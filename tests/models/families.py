@@ -47,15 +47,35 @@ class Random:
     def codes(self, *shape: int) -> np.ndarray:
         return self._random.integers(0, 256, shape, dtype=np.uint8)
 
+    def fp8(self, *shape: int) -> np.ndarray:
+        """Codes of F8_E4M3 between 2^-3 and 1.875, of either sign: their root mean square is about 0.85."""
+        sign = self._random.integers(0, 2, shape, dtype=np.uint8) << 7
+        return self._random.integers(0x20, 0x40, shape, dtype=np.uint8) | sign
+
+    def scales(self, rows: int, columns: int) -> np.ndarray:
+        """Of the blocks of 128 x 128 of a matrix: with them its values are about as large as those of `matrix`."""
+        blocks = -(-rows // 128), -(-columns // 128)
+        return (self._random.uniform(0.9, 1.5, blocks) * columns**-0.5).astype(np.float32)
+
     def exponents(self, *shape: int) -> np.ndarray:
         """Block scales 2^-7 … 2^-5: a random FP4 value is about 3."""
         return self._random.integers(120, 123, shape, dtype=np.uint8)
 
 
 def make_tiny_qwen3_moe(
-    root: Path, *, layers: int = 2, kv_heads: int = 2, experts: int = 8, vocab: int = 512, seed: int = 0
+    root: Path,
+    *,
+    layers: int = 2,
+    kv_heads: int = 2,
+    experts: int = 8,
+    vocab: int = 512,
+    fp8: bool = False,
+    seed: int = 0,
 ) -> Path:
-    """Write a Qwen3-MoE: every layer has experts, heads have norms of their own."""
+    """Write a Qwen3-MoE: every layer has experts, heads have norms of their own.
+
+    With `fp8` its projections are F8_E4M3 in blocks of 128 x 128, with scales in bf16, as in Qwen's own FP8 releases.
+    """
     hidden, heads, head_dim, intermediate = 256, 8, 32, 128
     config = COMMON | {
         "architectures": ["Qwen3MoeForCausalLM"],
@@ -91,7 +111,18 @@ def make_tiny_qwen3_moe(
         }
         for expert in range(experts):
             tensors |= _gated(random, f"{p}.mlp.experts.{expert}", hidden, intermediate)
-    return write_release(root, config, tensors | _end(random, vocab, hidden))
+    projections = frozenset(name for name in tensors if name.endswith("_proj.weight")) if fp8 else frozenset()
+    if fp8:
+        config["quantization_config"] = {
+            "quant_method": "fp8",
+            "fmt": "e4m3",
+            "activation_scheme": "dynamic",
+            "weight_block_size": [128, 128],
+            "modules_to_not_convert": ["lm_head", *(f"model.layers.{layer}.mlp.gate" for layer in range(layers))],
+        }
+    scales = {f"{name}_scale_inv": random.scales(*tensors[name].shape) for name in sorted(projections)}
+    tensors |= {name: random.fp8(*tensors[name].shape) for name in sorted(projections)} | scales
+    return write_release(root, config, tensors | _end(random, vocab, hidden), fp8=projections)
 
 
 def make_tiny_deepseek_v3(root: Path, *, layers: int = 3, experts: int = 8, vocab: int = 512, seed: int = 0) -> Path:

@@ -61,14 +61,15 @@ def write_release(
     *,
     shards: int = 2,
     float32: frozenset[str] = frozenset(),
+    fp8: frozenset[str] = frozenset(),
 ) -> Path:
     """Write tensors and config as a release: shards, index, tokenizer, chat template and hashes.
 
-    Floats are stored as bf16, but those named in `float32`; bytes as they are.
+    Floats are stored as bf16, but those named in `float32`; bytes as they are, those named in `fp8` as F8_E4M3.
     """
     root.mkdir(parents=True, exist_ok=True)
     names = list(tensors)
-    stored = {name: _stored(name, array, float32) for name, array in tensors.items()}
+    stored = {name: _stored(name, array, float32, fp8) for name, array in tensors.items()}
     weight_map: dict[str, str] = {}
     for shard in range(shards):
         file = f"model-{shard + 1:05d}-of-{shards:05d}.safetensors"
@@ -84,9 +85,9 @@ def write_release(
     return root
 
 
-def _stored(name: str, array: np.ndarray, float32: frozenset[str]) -> tuple[str, bytes]:
+def _stored(name: str, array: np.ndarray, float32: frozenset[str], fp8: frozenset[str]) -> tuple[str, bytes]:
     if array.dtype == np.uint8:
-        return "U8", array.tobytes()
+        return ("F8_E4M3" if name in fp8 else "U8"), array.tobytes()
     return ("F32", array.astype("<f4").tobytes()) if name in float32 else ("BF16", to_bf16(array))
 
 
