@@ -68,8 +68,8 @@ def _render(tokenizer: Any, messages: list[dict[str, str]], generation_prompt: b
 def score(request: dict[str, Any]) -> dict[str, Any]:
     """Teacher-forced log-probabilities of `sequences` at float32 and at `working_dtype`.
 
-    At float32, `continuations` (`{name, ids, tokens}`) are first continued greedily, and then scored as sequences
-    under the same name. One model is in memory at a time.
+    At float32, of weights rounded to `weights_dtype` if there is one, `continuations` (`{name, ids, tokens}`) are first
+    continued greedily, and then scored as sequences under the same name. One model is in memory at a time.
     """
     import torch
 
@@ -78,7 +78,10 @@ def score(request: dict[str, Any]) -> dict[str, Any]:
     scores: dict[str, dict[str, Any]] = {name: {} for name in sequences}
     continuations: dict[str, list[int]] = {}
     for name, dtype in (("float32", torch.float32), ("working", getattr(torch, request["working_dtype"]))):
-        model = _load(request["model"], dtype)
+        if name == "float32" and request["weights_dtype"]:
+            model = _load(request["model"], getattr(torch, request["weights_dtype"])).float()
+        else:
+            model = _load(request["model"], dtype)
         if name == "float32":
             for item in request["continuations"]:
                 print(f"continuing {item['name']} at float32", flush=True)

@@ -80,9 +80,15 @@ def prepare(model: Path, prompts: tuple[Prompt, ...]) -> Prepared:
 
 
 def score(
-    model: Path, sequences: dict[str, list[int]], continuations: dict[str, tuple[list[int], int]], working_dtype: str
+    model: Path,
+    sequences: dict[str, list[int]],
+    continuations: dict[str, tuple[list[int], int]],
+    working_dtype: str,
+    weights_dtype: str | None = None,
 ) -> Scores:
     """Score `sequences`, and continue and score `continuations` (`name: (ids, tokens)`).
+
+    At float32 the weights are rounded to `weights_dtype` first, where one is given.
 
     Raises:
         EvidenceMissing: the reference cannot be computed; says why.
@@ -92,6 +98,7 @@ def score(
             "task": "score",
             "model": str(model),
             "working_dtype": working_dtype,
+            "weights_dtype": weights_dtype,
             "sequences": [{"name": name, "ids": ids} for name, ids in sequences.items()],
             "continuations": [{"name": n, "ids": ids, "tokens": count} for n, (ids, count) in continuations.items()],
         }

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from day0.architecture.quantization import quantization_of
 from day0.artifacts.service import Service
 from day0.artifacts.smoke import SmokeReport
 from day0.artifacts.snapshot import Snapshot
+from day0.checkpoint import read_config
 from day0.endpoint import Endpoint, LiveEngine
 from day0.stage import MINUTES, stage
 from tasks.smoke.exact import float32_service, option
@@ -14,7 +16,7 @@ from tasks.smoke.run import run_smoke
 from tasks.smoke.settings import SmokeSettings
 
 
-@stage("smoke", version=2, timeout=60 * MINUTES, packages=("torch", "transformers"))
+@stage("smoke", version=3, timeout=60 * MINUTES, packages=("torch", "transformers"))
 def smoke(snapshot: Snapshot, service: Service, settings: SmokeSettings, engine: LiveEngine) -> SmokeReport:
     """Hold the served model against the original files through transformers.
 
@@ -35,5 +37,19 @@ def smoke(snapshot: Snapshot, service: Service, settings: SmokeSettings, engine:
         model_digest=snapshot.digest,
         engine_dtype=option(service.launch.command, "--dtype") or "unknown",
         max_model_len=service.max_model_len,
+        computed_out=computed_out(Path(snapshot.location), service),
         relaunch=relaunch,
     )
+
+
+def computed_out(original: Path, service: Service) -> str | None:
+    """The dtype that resharding computed quantised weights out to; None where they are served as they are stored."""
+    if not _quantised(original) or _quantised(Path(service.launch.model_path)):
+        return None
+    return option(service.launch.command, "--dtype")
+
+
+def _quantised(folder: Path) -> bool:
+    beside = folder / "hf_quant_config.json"
+    stated = read_config(beside) if beside.is_file() else None
+    return quantization_of(read_config(folder), stated, str(folder)) is not None

@@ -106,7 +106,7 @@ def reference(monkeypatch: pytest.MonkeyPatch) -> None:
         values = [-0.5 + 1e-6 * math.sin(at) + shift for at in range(1, len(ids))]
         return Scored(values, ids[1:], values, [1.0] * len(values))
 
-    def score(model: Path, sequences: Any, continuations: Any, dtype: str) -> Scores:
+    def score(model: Path, sequences: Any, continuations: Any, dtype: str, weights: str | None) -> Scores:
         made = {name: IDS[:count] for name, (_, count) in continuations.items()}
         every = {**sequences, **{n: [*ids, *made[n]] for n, (ids, _) in continuations.items()}}
         return Scores({name: Pair(scored(ids, 0.0), scored(ids, 0.008)) for name, ids in every.items()}, made)

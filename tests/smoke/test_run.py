@@ -61,7 +61,7 @@ def reference(monkeypatch: pytest.MonkeyPatch) -> None:
         values = [-0.5 + n for n in noise]
         return Scored(values, ids[1:], values, [1.0] * len(values))
 
-    def score(model: Path, sequences: Any, continuations: Any, dtype: str) -> Scores:
+    def score(model: Path, sequences: Any, continuations: Any, dtype: str, weights: str | None) -> Scores:
         made = {name: IDS[:count] for name, (_, count) in continuations.items()}
         every = {**sequences, **{n: [*ids, *made[n]] for n, (ids, _) in continuations.items()}}
         return Scores({name: Pair(scored(ids, 0.0), scored(ids, 0.008)) for name, ids in every.items()}, made)
