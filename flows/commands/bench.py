@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 )
 @click.option("--served-name", help="The model's name at the server; by default the only one that it lists.")
 @click.option("--suite", default="benchmark", show_default=True, help="The loads to run: configs/suites/SUITE.yaml.")
-@click.option("--weight-dtype", help="What the weights are served as; by default the checkpoint's dtype.")
+@click.option("--weight-dtype", help="What the weights are served as, such as bfloat16; by default as they are stored.")
 @click.option("--seed", type=int, help="Of the random prompts; by default a new one, which is reported.")
 @click.option(
     "--records",
@@ -43,6 +43,7 @@ def command(
 ) -> output.Answer:
     """Measure a served model: TTFT, TPOT, ITL and throughput, cold and warm prefix cache, against the roofline."""
     from day0 import progress
+    from day0.architecture.stored import converted
     from day0.endpoint import Endpoint
     from day0.verdict import exit_code
     from tasks.benchmark import render
@@ -50,8 +51,8 @@ def command(
     from tasks.benchmark.roofline import decode_bytes
     from tasks.benchmark.run import run_benchmark
     from tasks.benchmark.settings import load_settings
-    from tasks.profile.describe import describe_model
-    from tasks.profile.settings import ProfileSettings
+    from tasks.plan.model import read_model
+    from tasks.service.launch import RANKS
 
     settings = load_settings(suite)
     if seed is not None:
@@ -59,15 +60,18 @@ def command(
     if not url.startswith(("http://", "https://")):
         raise click.BadParameter(f"{url!r} is not a URL; write http://HOST:PORT", param_hint="--endpoint")
     base = url.rstrip("/").removesuffix("/v1")
-    profile = describe_model(folder, ProfileSettings())
-    dtype = weight_dtype or str(profile.architecture["dtype"] or "bfloat16")
+    # The tensors of a resharded folder have the engine's names, not the model's.
+    model = read_model(folder / "config.json" if (folder / RANKS).is_file() else folder)
+    structure, stored = model.structure, model.stored
+    if weight_dtype:
+        stored = converted(stored, structure, weight_dtype)
     endpoint = Endpoint(base, served_name or _served_name(base))
     with progress.listening("bench", _say):
         report = run_benchmark(
             endpoint,
-            usable_token_ids(folder, int(profile.architecture["vocab_size"])),
+            usable_token_ids(folder, structure.vocab),
             settings,
-            work=decode_bytes(profile, dtype, settings.mean_context),
+            work=decode_bytes(structure, stored, structure.config.dtype or "bfloat16", settings.mean_context),
             records=records,
         )
     if sys.stderr.isatty():

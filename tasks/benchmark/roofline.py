@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import get_args
 
+from day0.architecture.attention.base import Held
+from day0.architecture.cache import dtypes_of
 from day0.architecture.dtypes import BYTES
+from day0.architecture.parallel import Sizes
+from day0.architecture.stored import Stored
+from day0.architecture.structure import Structure
+from day0.architecture.work import Step, WorkModel
 from day0.artifacts.benchmark import Roofline
-from day0.artifacts.profile import Profile
 
 
 @dataclass(frozen=True)
@@ -21,23 +27,20 @@ class DecodeBytes:
         return self.weights + self.kv_cache
 
 
-def decode_bytes(profile: Profile, weight_dtype: str, mean_context: float) -> DecodeBytes | None:
-    """What a decode step reads from memory at least, summed over the ranks; None for an unknown dtype.
+def decode_bytes(structure: Structure, stored: Stored, kv_dtype: str, context: float) -> DecodeBytes:
+    """What a decode step of one sequence reads from memory at least, summed over the ranks, at `context` tokens.
 
-    Weights: every active parameter once, at the served dtype. The embedding is a lookup of one row
-    (`hidden_size` elements), so with untied embeddings its matrix is taken off; with tied ones the same matrix is the
-    head, which is read whole. Cache: `bytes_per_token` times the mean context, plus what a sequence
-    costs whatever its length. Activations stay in the caches and are not counted.
+    Weights as `stored`, with their scales: every matrix once, the chosen ones of the experts, and of the embedding one
+    row (a tied one is the head too, which is read whole). Cache: what the attention of each layer reads, at most its
+    window, and recurrent states. Activations stay in the processor's caches and are not counted.
     """
-    element = BYTES.get(weight_dtype)
-    if element is None:
-        return None
-    shape = profile.architecture
-    parameters = profile.parameters.active
-    if not shape.get("tied_embeddings"):
-        parameters -= (int(shape["vocab_size"]) - 1) * int(shape["hidden_size"])
-    kv = profile.kv_cache.bytes_per_token * mean_context + profile.kv_cache.bytes_per_sequence
-    return DecodeBytes(weights=round(parameters * element), kv_cache=round(kv))
+    dtypes = dtypes_of(structure, kv_dtype, kv_dtype)
+    work = WorkModel(structure, stored, {held: BYTES.get(dtypes.of(held), 1) for held in get_args(Held)})
+    classes = work.rank_work(Step(sequences=1, new=1, past=round(context)), Sizes(1, 1)).classes
+    return DecodeBytes(
+        weights=round(sum(part.weight_bytes for part in classes)),
+        kv_cache=round(sum(part.cache_bytes for part in classes)),
+    )
 
 
 def roofline(work: DecodeBytes, bandwidth: float, tpot: float) -> Roofline:

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+from day0.architecture.stored import converted, stored_from_headers
+from day0.architecture.structure import structure_of
 from day0.artifacts.benchmark import BenchmarkReport
 from day0.artifacts.plan import ParallelPlan
 from day0.artifacts.profile import Profile
 from day0.artifacts.service import Service
 from day0.artifacts.smoke import SmokeReport
 from day0.artifacts.snapshot import Snapshot
+from day0.checkpoint import open_checkpoint
 from day0.endpoint import LiveEngine
 from day0.stage import MINUTES, stage, tree_of, workspace
 from tasks.benchmark.prompts import usable_token_ids
-from tasks.benchmark.roofline import decode_bytes
+from tasks.benchmark.roofline import DecodeBytes, decode_bytes
 from tasks.benchmark.run import run_benchmark
 from tasks.benchmark.settings import BenchmarkSettings
 
 
-@stage("benchmark", version=1, retries=0, timeout=60 * MINUTES, packages=("aiohttp", "numpy"))
+@stage("benchmark", version=2, retries=0, timeout=60 * MINUTES, packages=("aiohttp", "numpy"))
 def benchmark(
     snapshot: Snapshot,
     profile: Profile,
@@ -32,6 +37,16 @@ def benchmark(
         usable_token_ids(tree_of(snapshot), int(profile.architecture["vocab_size"])),
         settings,
         max_model_len=service.max_model_len,
-        work=decode_bytes(profile, plan.weight_dtype, settings.mean_context),
+        work=_least_bytes(tree_of(snapshot), plan, settings.mean_context),
         records=workspace(),
     )
+
+
+def _least_bytes(folder: Path, plan: ParallelPlan, context: float) -> DecodeBytes:
+    """Of the weights as the plan has them served."""
+    checkpoint = open_checkpoint(folder)
+    structure = structure_of(checkpoint.config, str(folder), checkpoint.tensors)
+    stored = stored_from_headers(structure.family, checkpoint.tensors)
+    if plan.convert_to:
+        stored = converted(stored, structure, plan.convert_to)
+    return decode_bytes(structure, stored, plan.kv_dtype, context)

@@ -3,68 +3,74 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from day0.artifacts.profile import KVCache, Parameters, Profile
+from day0.architecture.stored import converted, stored_from_headers
+from day0.architecture.structure import structure_of
+from day0.checkpoint import open_checkpoint
 from day0.errors import InputError
-from day0.verdict import Check, Verdict
 from tasks.benchmark import bandwidth, counters, machine
 from tasks.benchmark.prompts import Prompts, usable_token_ids
-from tasks.benchmark.roofline import decode_bytes, roofline
+from tasks.benchmark.roofline import DecodeBytes, decode_bytes, roofline
 from tasks.benchmark.settings import load_settings
+from tests.models.families import make_tiny_gpt_oss, make_tiny_qwen3_moe
+from tests.models.tiny import make_tiny_llama
 
 
-def profile(tied: bool) -> Profile:
-    """1000 parameters in the layers, a vocabulary of 50 at width 4, a head of its own unless tied."""
-    embedding = 200
-    total = 1000 + embedding * (1 if tied else 2)
-    return Profile(
-        checks=(Check(name="x", verdict=Verdict.PASS, reason=""),),
-        architecture={"tied_embeddings": tied, "vocab_size": 50, "hidden_size": 4},
-        parameters=Parameters(
-            total=total, active=total, active_without_embedding=total - embedding, by_kind={}, by_layer=(1000,)
-        ),
-        context_length=100,
-        context=100,
-        concurrency=1,
-        kv_cache=KVCache(
-            dtype="bfloat16",
-            index_dtype="bfloat16",
-            state_dtype="float32",
-            bytes_per_token=8,
-            bytes_per_sequence=100,
-            bytes_at_context=900,
-            by_layer_kind=(),
-        ),
-        checkpoint=None,
-    )
+def least(release: Path, context: float = 0, weight_dtype: str | None = None) -> DecodeBytes:
+    checkpoint = open_checkpoint(release)
+    structure = structure_of(checkpoint.config, str(release), checkpoint.tensors)
+    stored = stored_from_headers(structure.family, checkpoint.tensors)
+    if weight_dtype:
+        stored = converted(stored, structure, weight_dtype)
+    return decode_bytes(structure, stored, "bfloat16", context)
 
 
-def test_a_tied_matrix_is_read_whole_as_the_head() -> None:
-    work = decode_bytes(profile(tied=True), "bfloat16", 20.5)
-    assert work is not None
-    assert work.weights == 2 * 1200
-    assert work.kv_cache == 8 * 20.5 + 100
+def stored_bytes(release: Path, chosen: Callable[[str], float]) -> float:
+    """Of all tensors, each times what is read of it."""
+    return sum(tensor.nbytes * chosen(name) for name, tensor in open_checkpoint(release).tensors.items())
 
 
-def test_an_untied_embedding_is_read_by_one_row() -> None:
-    work = decode_bytes(profile(tied=False), "float32", 0)
-    assert work is not None
-    assert work.weights == 4 * (1000 + 200 + 4)
+def test_a_tied_matrix_is_read_whole_as_the_head_and_its_row_as_the_embedding(tmp_path: Path) -> None:
+    release = make_tiny_llama(tmp_path / "m", tied=True)
+    assert least(release).weights == stored_bytes(release, lambda _: 1) + 64 * 2
 
 
-def test_an_unknown_dtype_has_no_roofline() -> None:
-    assert decode_bytes(profile(tied=True), "fp3", 1) is None
+def test_an_untied_embedding_is_read_by_one_row(tmp_path: Path) -> None:
+    release = make_tiny_llama(tmp_path / "m")
+    assert least(release).weights == stored_bytes(release, lambda name: "embed" not in name) + 64 * 2
+    assert least(release, weight_dtype="float32").weights == 2 * least(release).weights
+
+
+def test_of_experts_the_chosen_ones_are_read(tmp_path: Path) -> None:
+    release = make_tiny_qwen3_moe(tmp_path / "m")
+    read = stored_bytes(release, lambda name: 2 / 8 if ".experts." in name else "embed" not in name)
+    assert least(release).weights == read + 256 * 2
+
+
+def test_quantised_weights_are_read_with_their_scales_unless_they_are_computed_out(tmp_path: Path) -> None:
+    fp8 = make_tiny_qwen3_moe(tmp_path / "fp8", kv_heads=4, fp8=True)
+    plain = make_tiny_qwen3_moe(tmp_path / "plain", kv_heads=4)
+    read = stored_bytes(fp8, lambda name: 2 / 8 if ".experts." in name else "embed" not in name)
+    assert least(fp8).weights == read + 256 * 2
+    assert least(fp8, weight_dtype="bfloat16").weights == least(plain).weights
+
+
+def test_of_a_cache_no_more_than_the_window_is_read(tmp_path: Path) -> None:
+    """Two layers of 2 x 64 keys and values in bf16; one has a window of 128 tokens."""
+    a_token = 2 * 2 * 64 * 2
+    release = make_tiny_gpt_oss(tmp_path / "m", mxfp4=False)
+    assert least(release, 512).kv_cache == pytest.approx((512 + 128) * a_token, rel=0.01)
+    assert least(release, 1000).kv_cache == pytest.approx((1000 + 128) * a_token, rel=0.01)
 
 
 def test_roofline_arithmetic() -> None:
-    work = decode_bytes(profile(tied=True), "bfloat16", 0)
-    assert work is not None
-    found = roofline(work, bandwidth=1e4, tpot=0.5)
+    found = roofline(DecodeBytes(weights=2400, kv_cache=100), bandwidth=1e4, tpot=0.5)
     assert found.bytes_per_step == 2500
     assert found.least_seconds_per_token == 0.25
     assert found.share == 0.5
