@@ -6,8 +6,9 @@ import re
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import AfterValidator, Field, PositiveFloat
+from pydantic import AfterValidator, Field, PositiveFloat, field_validator
 
+from day0.architecture.attention.kinds import KINDS
 from day0.artifacts.base import Frozen
 from day0.config import named_config
 from day0.errors import InputError
@@ -25,6 +26,20 @@ def _compiles(pattern: str) -> str:
 Pattern = Annotated[str, AfterValidator(_compiles)]
 
 
+class ForAttention(Frozen):
+    """Arguments for models that have an attention of one of the kinds of day0/architecture/attention/."""
+
+    kinds: Annotated[tuple[str, ...], Field(min_length=1)]
+    arguments: Annotated[tuple[str, ...], Field(min_length=1)]
+
+    @field_validator("kinds")
+    @classmethod
+    def _known(cls, kinds: tuple[str, ...]) -> tuple[str, ...]:
+        if wrong := next((kind for kind in kinds if kind not in KINDS), None):
+            raise ValueError(f"{wrong!r} is no kind of attention; there are {', '.join(KINDS)}")
+        return kinds
+
+
 class EngineConfig(Frozen):
     """How one engine is started, and how its log is read."""
 
@@ -37,8 +52,11 @@ class EngineConfig(Frozen):
     """`python -m MODULE` is the OpenAI-compatible server."""
     arguments: tuple[str, ...] = ()
     """Given on every start."""
+    for_attention: tuple[ForAttention, ...] = ()
     options: dict[str, str]
     """A plan's neutral argument → the engine's option."""
+    refused: dict[str, str] = Field(default_factory=dict)
+    """A plan's neutral argument that the engine must not be given → why. Others without an option are refused too."""
     sharded_load_format: str
     """`--load-format` of what the reshard stage wrote."""
     env: dict[str, str] = Field(default_factory=dict)

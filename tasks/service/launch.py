@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from pathlib import Path
 from typing import Any
 
+from day0.architecture.structure import structure_of
 from day0.artifacts.base import Frozen
 from day0.artifacts.service import LaunchSpec, Runtime
+from day0.checkpoint import read_config
 from day0.errors import CheckFailed, InputError
 from day0.target import machine_memory
 from tasks.service.engine import EngineConfig
@@ -30,6 +32,7 @@ def launch_spec(
     prepared: Prepared,
     *,
     served_name: str,
+    attention: Set[str],
     memory_bytes: int,
     ready_timeout: float | None = None,
 ) -> LaunchSpec:
@@ -37,10 +40,11 @@ def launch_spec(
 
     Args:
         engine_args: a plan's neutral arguments.
+        attention: the kinds that the model has (`attention_kinds`).
         memory_bytes: the whole engine's: a container gets no more.
 
     Raises:
-        InputError: an argument that this engine has no option for.
+        InputError: an argument that this engine has no option for, or must not be given.
     """
     docker = runtime == "docker"
     command = [
@@ -52,6 +56,7 @@ def launch_spec(
         "--load-format", load_format(model, engine),
         *_options(engine_args, engine_name, engine),
         *engine.arguments,
+        *(word for needs in engine.for_attention if attention & set(needs.kinds) for word in needs.arguments),
     ]  # fmt: skip
     return LaunchSpec(
         engine=engine_name,
@@ -66,6 +71,16 @@ def launch_spec(
         memory_bytes=memory_bytes,
         ready_timeout=ready_timeout or engine.ready_timeout,
     )
+
+
+def attention_kinds(model: Path) -> frozenset[str]:
+    """Of the model in a folder, by its config.json.
+
+    Raises:
+        InputError: it cannot be read, or no family describes such a model.
+    """
+    structure = structure_of(read_config(model), str(model))
+    return frozenset(entry.attention.kind for entry in structure.attention)
 
 
 def load_format(model: Path, engine: EngineConfig) -> str:
@@ -98,6 +113,8 @@ def ranks_of(model: Path) -> Ranks:
 def _options(engine_args: Mapping[str, Any], name: str, engine: EngineConfig) -> list[str]:
     options: list[str] = []
     for argument, value in engine_args.items():
+        if reason := engine.refused.get(argument):
+            raise InputError(f"engine {name!r} cannot serve the plan's {argument} {value}: {reason}")
         if argument not in engine.options:
             raise InputError(
                 f"engine {name!r} has no option for the plan's {argument!r}: add it to its config's `options`"

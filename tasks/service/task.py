@@ -14,7 +14,7 @@ from day0.stage import HOURS, stage, tree_of
 from day0.verdict import Check, Verdict
 from tasks.service.engine import load_engine
 from tasks.service.environment import prepare
-from tasks.service.launch import check_readable, launch_spec, load_format
+from tasks.service.launch import attention_kinds, check_readable, launch_spec, load_format
 from tasks.service.session import EngineSession, Started
 from tasks.service.settings import ServiceSettings
 
@@ -39,6 +39,7 @@ def service(
         settings.runtime,
         prepared,
         served_name=settings.model_name,
+        attention=attention_kinds(model),
         memory_bytes=plan.chosen.per_device.total * plan.chosen.devices,
         ready_timeout=settings.ready_timeout,
     )

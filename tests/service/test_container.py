@@ -157,7 +157,16 @@ def test_the_real_engine_answers_from_its_container(engine_home: Path, tmp_path:
     prepared = prepare("vllm-cpu", "docker")
     check_readable(model, own=True)
     spec = launch_spec(
-        model, ARGS, "vllm-cpu", engine, "docker", prepared, served_name="tiny", memory_bytes=4 << 30, ready_timeout=600
+        model,
+        ARGS,
+        "vllm-cpu",
+        engine,
+        "docker",
+        prepared,
+        served_name="tiny",
+        attention=frozenset(),
+        memory_bytes=4 << 30,
+        ready_timeout=600,
     )
     with EngineSession("test") as session:
         started = session.start(spec)

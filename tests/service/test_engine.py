@@ -63,6 +63,7 @@ def spec(engine_home: Path, shards: Path, engine: EngineConfig) -> LaunchSpec:
         "process",
         prepared,
         served_name="tiny",
+        attention=frozenset(),
         memory_bytes=4 << 30,
         ready_timeout=600,
     )

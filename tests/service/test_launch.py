@@ -6,12 +6,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from pydantic import ValidationError
 
-from day0.artifacts.service import LaunchSpec
+from day0.artifacts.service import LaunchSpec, Runtime
 from day0.errors import CheckFailed, InputError
 from tasks.service.engine import EngineConfig
 from tasks.service.environment import Prepared
-from tasks.service.launch import check_launch, check_readable, launch_spec
+from tasks.service.launch import attention_kinds, check_launch, check_readable, launch_spec
+from tests.models.families import make_tiny_deepseek_v3
 
 ARGS = {
     "tensor_parallel_size": 2,
@@ -21,6 +23,7 @@ ARGS = {
     "kv_cache_dtype": "bfloat16",
     "kv_cache_bytes": 1 << 28,
 }
+FULL = frozenset({"full"})
 PREPARED = Prepared("/environment", "d" * 64)
 
 Spec = Callable[..., LaunchSpec]
@@ -28,10 +31,20 @@ Spec = Callable[..., LaunchSpec]
 
 @pytest.fixture
 def spec(model: Path, engine: EngineConfig) -> Spec:
-    def make(runtime: str = "process", memory: int = 1 << 20, **args: object) -> LaunchSpec:
+    def make(
+        runtime: Runtime = "process", memory: int = 1 << 20, attention: frozenset[str] = FULL, **args: object
+    ) -> LaunchSpec:
         return launch_spec(
-            model, ARGS | args, "vllm-cpu", engine, runtime, PREPARED, served_name="tiny", memory_bytes=memory
-        )  # type: ignore[arg-type]
+            model,
+            ARGS | args,
+            "vllm-cpu",
+            engine,
+            runtime,
+            PREPARED,
+            served_name="tiny",
+            attention=attention,
+            memory_bytes=memory,
+        )
 
     return make
 
@@ -75,6 +88,27 @@ def test_resharded_folders_are_loaded_as_such(spec: Spec, model: Path) -> None:
 def test_an_argument_without_an_option_is_named(spec: Spec) -> None:
     with pytest.raises(InputError, match="'speculation'"):
         spec(speculation=3)
+
+
+@pytest.mark.parametrize("argument", ["expert_parallel_size", "data_parallel_size", "decode_context_parallel_size"])
+def test_what_the_engine_must_not_be_given_is_refused_with_the_reason(spec: Spec, argument: str) -> None:
+    with pytest.raises(InputError, match=rf"engine 'vllm-cpu' cannot serve the plan's {argument} 2: .*; plan with "):
+        spec(**{argument: 2})
+
+
+def test_latent_attention_is_served_without_the_kernel_that_rotates_it_wrongly(spec: Spec, tmp_path: Path) -> None:
+    kinds = attention_kinds(make_tiny_deepseek_v3(tmp_path / "deepseek"))
+    assert kinds == {"latent"}
+    assert json.loads(option(spec(attention=kinds), "--compilation-config")) == {
+        "custom_ops": ["all", "-rotary_embedding"]
+    }
+    assert "--compilation-config" not in spec().command
+
+
+def test_arguments_for_an_attention_that_does_not_exist(engine: EngineConfig) -> None:
+    wrong = engine.to_json() | {"for_attention": [{"kinds": ["latnet"], "arguments": ["--x"]}]}
+    with pytest.raises(ValidationError, match="'latnet' is no kind of attention"):
+        EngineConfig.model_validate(wrong)
 
 
 def test_a_good_folder_passes(spec: Spec) -> None:
