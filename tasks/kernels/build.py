@@ -99,7 +99,7 @@ def _recipe(definition: KernelDefinition, backend: str, spec: CompiledBackend, w
     torch = compiler.installed_torch()
     chosen = compiler.nvcc() if backend == "cuda" else compiler.cxx()
     sources = {
-        str(path.relative_to(definition.folder)): hashlib.sha256(path.read_bytes()).hexdigest()
+        str(path.relative_to(definition.folder.parent)): hashlib.sha256(path.read_bytes()).hexdigest()
         for path in definition.sources(backend)
     }
     described = {
@@ -146,10 +146,11 @@ def _compile(definition: KernelDefinition, recipe: _Recipe, library: Path) -> st
     with tempfile.TemporaryDirectory(prefix=".build-", dir=library.parent) as made:
         work = Path(made)
         for path in definition.sources(recipe.backend):
-            copied = work / "source" / path.relative_to(definition.folder)
+            copied = work / path.relative_to(definition.folder.parent)
             copied.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(path, copied)
-        output = work / "source" / library.name
+        source = work / definition.folder.name
+        output = source / library.name
         # Relative paths, from the folder of the sources: absolute ones would be in assertions and in symbols.
         command = _command(
             recipe.chosen, recipe.torch, recipe.spec, recipe.backend, recipe.wanted, Path(), Path(library.name)
@@ -157,7 +158,7 @@ def _compile(definition: KernelDefinition, recipe: _Recipe, library: Path) -> st
         environment = {name: value for name, value in os.environ.items() if name not in _IGNORED_VARIABLES}
         environment |= {"TMPDIR": str(work), "SOURCE_DATE_EPOCH": "0", "LC_ALL": "C"}
         try:
-            process.run(command, cwd=work / "source", env=environment)
+            process.run(command, cwd=source, env=environment)
         except process.ProcessFailed as error:
             raise BuildFailed(f"kernel {definition.name} for {recipe.backend}: {first_error(error)}") from error
         if not output.is_file():

@@ -57,6 +57,8 @@ class CompiledBackend(Frozen):
     sources: Annotated[tuple[str, ...], Field(min_length=1)]
     """Relative to the kernel's folder; the other files of a source's folder are taken to be its headers."""
     flags: tuple[str, ...] = ()
+    headers: tuple[str, ...] = ()
+    """Folders of headers that kernels share, relative to the folder of kernels: `common/cpu`."""
 
 
 class TritonBackend(Frozen):
@@ -133,6 +135,10 @@ class KernelDefinition:
             path = folder / name
             if not path.is_file() or not path.resolve().is_relative_to(folder.resolve()):
                 raise InputError(f"{folder / 'kernel.yaml'}: there is no file {name} in {folder}")
+        for name in (part for spec in (self.file.backends.cpu, self.file.backends.cuda) if spec for part in spec.headers):
+            shared = (folder.parent / name).resolve()
+            if not shared.is_dir() or not shared.is_relative_to(folder.parent.resolve()):
+                raise InputError(f"{folder / 'kernel.yaml'}: there is no folder of headers {name} in {folder.parent}")
 
     @property
     def name(self) -> str:
@@ -168,6 +174,8 @@ class KernelDefinition:
         spec = self.backend(backend)
         named = (spec.module,) if isinstance(spec, TritonBackend) else spec.sources
         folders = {(self.folder / name).parent for name in named}
+        if isinstance(spec, CompiledBackend):
+            folders |= {self.folder.parent / name for name in spec.headers}
         found = {self.folder / name for name in named}
         for folder in folders:
             found |= {p for p in folder.iterdir() if p.is_file() and not p.name.startswith(".") and p.suffix != ".pyc"}
@@ -179,7 +187,7 @@ class KernelDefinition:
         digest = hashlib.sha256()
         for path in (*files, *self.sources(backend)):
             content = path.read_bytes()
-            digest.update(f"{path.relative_to(self.folder)}\0{len(content)}\0".encode() + content)
+            digest.update(f"{path.relative_to(self.folder.parent)}\0{len(content)}\0".encode() + content)
         return digest.hexdigest()
 
     @cached_property
