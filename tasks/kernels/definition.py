@@ -135,7 +135,8 @@ class KernelDefinition:
             path = folder / name
             if not path.is_file() or not path.resolve().is_relative_to(folder.resolve()):
                 raise InputError(f"{folder / 'kernel.yaml'}: there is no file {name} in {folder}")
-        for name in (part for spec in (self.file.backends.cpu, self.file.backends.cuda) if spec for part in spec.headers):
+        compiled = [spec for spec in (self.file.backends.cpu, self.file.backends.cuda) if spec]
+        for name in (name for spec in compiled for name in spec.headers):
             shared = (folder.parent / name).resolve()
             if not shared.is_dir() or not shared.is_relative_to(folder.parent.resolve()):
                 raise InputError(f"{folder / 'kernel.yaml'}: there is no folder of headers {name} in {folder.parent}")

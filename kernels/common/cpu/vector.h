@@ -28,6 +28,12 @@ DAY0_INLINE F32 where_less(F32 a, F32 b, F32 x, F32 y) {
 }
 // Lanes 0 1 2 3 ... as 1 0 3 2 ...
 DAY0_INLINE F32 swap_pairs(F32 x) { return {_mm512_permute_ps(x.v, 0xb1)}; }
+// Sixteen pairs in order, as their first and their second numbers.
+DAY0_INLINE void split_pairs(F32 a, F32 b, F32& first, F32& second) {
+  const __m512i even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+  first = {_mm512_permutex2var_ps(a.v, even, b.v)};
+  second = {_mm512_permutex2var_ps(a.v, _mm512_add_epi32(even, _mm512_set1_epi32(1)), b.v)};
+}
 DAY0_INLINE float sum(F32 x) { return _mm512_reduce_add_ps(x.v); }
 // x * 2^n for whole n, rounding into the subnormal range, saturating to infinity.
 DAY0_INLINE F32 scale_by_power(F32 x, F32 n) { return {_mm512_scalef_ps(x.v, n.v)}; }
@@ -129,6 +135,11 @@ DAY0_INLINE F32 where_less(F32 a, F32 b, F32 x, F32 y) {
                    _mm256_blendv_ps(y.hi, x.hi, _mm256_cmp_ps(a.hi, b.hi, _CMP_LT_OQ)));
 }
 DAY0_INLINE F32 swap_pairs(F32 x) { return DAY0_BOTH(_mm256_permute_ps(x.lo, 0xb1), _mm256_permute_ps(x.hi, 0xb1)); }
+DAY0_INLINE __m256 ordered(__m256 x) { return _mm256_castpd_ps(_mm256_permute4x64_pd(_mm256_castps_pd(x), 0xd8)); }
+DAY0_INLINE void split_pairs(F32 a, F32 b, F32& first, F32& second) {
+  first = F32 DAY0_BOTH(ordered(_mm256_shuffle_ps(a.lo, a.hi, 0x88)), ordered(_mm256_shuffle_ps(b.lo, b.hi, 0x88)));
+  second = F32 DAY0_BOTH(ordered(_mm256_shuffle_ps(a.lo, a.hi, 0xdd)), ordered(_mm256_shuffle_ps(b.lo, b.hi, 0xdd)));
+}
 DAY0_INLINE float sum(F32 x) {
   const __m256 eight = _mm256_add_ps(x.lo, x.hi);
   __m128 four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
@@ -257,6 +268,14 @@ DAY0_INLINE F32 at_least(F32 x, F32 limit) { DAY0_EACH(limit.v[i] > x.v[i] ? lim
 DAY0_INLINE F32 magnitude(F32 x) { DAY0_EACH(std::fabs(x.v[i])); }
 DAY0_INLINE F32 where_less(F32 a, F32 b, F32 x, F32 y) { DAY0_EACH(a.v[i] < b.v[i] ? x.v[i] : y.v[i]); }
 DAY0_INLINE F32 swap_pairs(F32 x) { DAY0_EACH(x.v[i ^ 1]); }
+DAY0_INLINE void split_pairs(F32 a, F32 b, F32& first, F32& second) {
+  for (int i = 0; i < kLanes / 2; ++i) {
+    first.v[i] = a.v[2 * i];
+    second.v[i] = a.v[2 * i + 1];
+    first.v[i + kLanes / 2] = b.v[2 * i];
+    second.v[i + kLanes / 2] = b.v[2 * i + 1];
+  }
+}
 DAY0_INLINE float sum(F32 x) {
   for (int width = kLanes / 2; width > 0; width /= 2) {
     for (int i = 0; i < width; ++i) {
@@ -312,7 +331,9 @@ DAY0_INLINE F32 load(const T* p, int64_t count) {
   }
   T buffer[kLanes];
   std::memset(static_cast<void*>(buffer), 0, sizeof(buffer));
-  std::memcpy(static_cast<void*>(buffer), p, static_cast<size_t>(count) * sizeof(T));
+  if (count > 0) {
+    std::memcpy(static_cast<void*>(buffer), p, static_cast<size_t>(count) * sizeof(T));
+  }
   return load(buffer);
 }
 template <typename T>
