@@ -7,6 +7,7 @@ rules, with the layers and the number of copies that each has: Kimi-K3's half mi
 from __future__ import annotations
 
 import math
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -200,17 +201,16 @@ def named_mtp(rule: BoundRule) -> bool:
 
 def _optional_numbers(bound: BoundFamily, tensors: Mapping[str, TensorInfo]) -> dict[BoundRule, list[tuple[int, ...]]]:
     """Of each rule that need not be there, or as often as the checkpoint says, the numbers of the weights it has."""
-    stems = tuple(normalised(rule.name)[0].removesuffix(".weight") for rule in bound.rules if _left_open(rule))
+    open_rules = [rule for rule in bound.rules if _left_open(rule)]
     found: dict[BoundRule, list[tuple[int, ...]]] = defaultdict(list)
-    wanted: dict[str, bool] = {}
+    if not open_rules:
+        return found
+    stems = {normalised(rule.name)[0].removesuffix(".weight") for rule in open_rules}
+    begins = re.compile("|".join(re.escape(stem).replace(r"\#", r"\d+") for stem in sorted(stems))).match
     for tensor in tensors.values():
-        key = normalised(tensor.name)[0]
-        if key not in wanted:
-            wanted[key] = bool(stems) and key.startswith(stems)
-        if wanted[key]:
-            match = bound.find(tensor)
-            if match and _left_open(match.rule) and (match.companion is None or match.companion.role == "packed"):
-                found[match.rule].append(match.numbers)
+        match = bound.find(tensor) if begins(tensor.name) else None
+        if match and _left_open(match.rule) and (match.companion is None or match.companion.role == "packed"):
+            found[match.rule].append(match.numbers)
     return found
 
 
