@@ -1,0 +1,38 @@
+// The tokens of a cache write, for one instruction set; C is the cache's type.
+
+template <typename T, typename C>
+DAY0_INLINE void write_token(const Entries& of, int64_t token, int64_t block, int64_t row) {
+  for (int64_t head = 0; head < of.heads; ++head) {
+    const T* in = static_cast<const T*>(of.in) + token * of.token_stride + head * of.head_stride;
+    C* out = static_cast<C*>(of.cache) + block * of.block_stride + row * of.slot_stride + head * of.cache_head_stride;
+    if (of.cache_stride != 1) {
+      for (int64_t i = 0; i < of.size; ++i) {
+        C number;
+        if constexpr (std::is_same_v<T, C>) {
+          number = in[i];
+        } else {
+          store(&number, load(in + i, 1) / set(of.scale[head * of.scale_stride]), 1, Write::cached);
+        }
+        out[i * of.cache_stride] = number;
+      }
+    } else if constexpr (std::is_same_v<T, C>) {
+      std::memcpy(static_cast<void*>(out), in, static_cast<size_t>(of.size) * sizeof(T));
+    } else {
+      const F32 scale = set(of.scale[head * of.scale_stride]);
+      for (int64_t i = 0; i < of.size; i += kLanes) {
+        store(out + i, load(in + i, of.size - i) / scale, of.size - i, Write::cached);
+      }
+    }
+  }
+}
+
+template <typename T, typename C>
+void tokens(const CacheWrite& of, int64_t begin, int64_t end) {
+  for (int64_t token = begin; token < end; ++token) {
+    const int64_t slot = of.slots[token * of.slots_stride];
+    if (slot >= 0) {
+      write_token<T, C>(of.key, token, slot / of.block_size, slot % of.block_size);
+      write_token<T, C>(of.value, token, slot / of.block_size, slot % of.block_size);
+    }
+  }
+}
