@@ -5,6 +5,7 @@ Reading a definition imports no torch; `reference` and `inputs` are loaded only 
 
 from __future__ import annotations
 
+import difflib
 import hashlib
 import importlib.util
 import os
@@ -268,10 +269,20 @@ def kernels_folder() -> Path:
     return Path(os.environ.get("DAY0_KERNELS") or PROJECT / "kernels").expanduser().resolve()
 
 
-def definitions(folder: Path | None = None) -> dict[str, KernelDefinition]:
-    """All kernels of a folder by name, in alphabetical order."""
-    found = (folder or kernels_folder()).glob("*/kernel.yaml")
-    return {path.parent.name: KernelDefinition(path.parent) for path in sorted(found)}
+def kernel_names(folder: Path | None = None) -> list[str]:
+    """The kernels of a folder, in alphabetical order."""
+    return sorted(path.parent.name for path in (folder or kernels_folder()).glob("*/kernel.yaml"))
+
+
+def find_kernel(name: str, folder: Path | None = None) -> KernelDefinition:
+    """Raises InputError: there is no kernel of that name (the nearest one is named), or its folder is malformed."""
+    folder = folder or kernels_folder()
+    known = kernel_names(folder)
+    if name not in known:
+        near = difflib.get_close_matches(name, known, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(known) or 'none'}"
+        raise InputError(f"no kernel named {name!r} in {folder}; {hint}")
+    return KernelDefinition(folder / name)
 
 
 def load_module(path: Path) -> ModuleType:

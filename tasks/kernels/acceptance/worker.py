@@ -1,0 +1,98 @@
+"""The acceptance's own process: `python -m tasks.kernels.acceptance.worker REQUEST ANSWER`.
+
+Lines on standard output that begin with `at: ` say what is being tried, so that whoever started this process knows
+where it was when it died.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import torch
+
+from day0.files import write_json
+from tasks.kernels import load
+from tasks.kernels.acceptance.examine import Candidate, Examination
+from tasks.kernels.acceptance.faults import Fault, brief
+from tasks.kernels.acceptance.records import Answer, Request
+from tasks.kernels.acceptance.tampering import Snapshot, check_threads, settled, threads
+from tasks.kernels.definition import KernelDefinition, label
+from tasks.kernels.load import as_tuple
+
+#: Threads that a kernel's own pool may keep, asleep.
+_POOL = 64
+
+
+def main() -> None:
+    request = Request.model_validate_json(Path(sys.argv[1]).read_bytes())
+    write_json(Path(sys.argv[2]), accept(request).to_json())
+
+
+def accept(request: Request) -> Answer:
+    """Examine the kernel, and say what was found."""
+    definition = KernelDefinition(Path(request.folder))
+    say("loading")
+    settled()
+    before, snapshot = threads(), Snapshot()
+    library = Path(request.library) if request.library else None
+    load.load(definition, request.backend, library, request.key)
+    candidate = Candidate(load.operator(definition), load.out_operator(definition, request.backend))
+    examination = Examination(
+        definition, candidate, request.seed, device=request.device, largest=request.largest, say=say
+    )
+    error = examination.error
+    try:
+        say("a first call")
+        examination.run()
+        snapshot.check()
+        error["threads_left"] = check_threads(before, _POOL)
+        say("opcheck")
+        opcheck(definition, examination)
+        say("huge")
+        examination.huge(available_memory(request.device))
+    except Fault as fault:
+        return Answer(fault=str(fault), kind=fault.kind, error=error)
+    return Answer(fault=None, error=error)
+
+
+def opcheck(definition: KernelDefinition, examination: Examination) -> None:
+    """torch's own checks of an operator: its schema, its meta function, tracing with fixed and with free sizes.
+
+    Raises:
+        Fault: names the check that failed.
+    """
+    name = definition.file.dtypes[0]
+    case = next((c for c in examination.cases if all(v for v in c.values())), examination.cases[0])
+    args = definition.make(case, getattr(torch, name), torch.Generator(examination.device), examination.device)
+    checks = ("test_schema", "test_faketensor", "test_aot_dispatch_static", "test_aot_dispatch_dynamic")
+    called = getattr(torch.ops.day0, definition.name).default
+    results = torch.library.opcheck(called, args, test_utils=checks, raise_exception=False)
+    for check, result in results.items():
+        if result != "SUCCESS":
+            detail = brief(result) if isinstance(result, BaseException) else str(result)
+            raise Fault("opcheck", f"{name}, {label(case)}: {check}: {detail}")
+    if len(as_tuple(load.operator(definition)(*args))) != definition.schema.outputs:
+        raise Fault("opcheck", f"{name}, {label(case)}: it does not return what its schema says")
+    examination.error["opcheck"] = sorted(check.removeprefix("test_") for check in checks)
+
+
+def available_memory(device: str) -> int:
+    """Bytes that a huge case may take."""
+    if torch.device(device).type == "cuda":
+        return int(torch.cuda.mem_get_info()[0] * 0.9)
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        free = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
+    except (OSError, StopIteration, ValueError):
+        return 0
+    # A control group's limit ends the process without a word, so half of what seems free is kept.
+    return free // 2
+
+
+def say(where: str) -> None:
+    print(f"at: {where}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
