@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 
-def _case(tokens: int, heads: int, key_size: int, value_size: int = 0, fp8: bool = False, **more: Any) -> dict[str, Any]:
+def _case(tokens: int, heads: int, key_size: int, value_size: int = 0, fp8: bool = False, **more: Any) -> Any:
     sizes = {"tokens": tokens, "heads": heads, "key_size": key_size, "value_size": value_size or key_size}
     return {**sizes, "fp8": fp8, "block_size": more.pop("block_size", 16), **more}
 
@@ -32,7 +32,7 @@ CASES: list[dict[str, Any]] = [
 
 
 def make(case: dict[str, Any], dtype: torch.dtype, generator: torch.Generator, device: str) -> tuple[Any, ...]:
-    """(key, value, key_cache, value_cache, slots, key_scale, value_scale); a cache of a third more slots than tokens."""
+    """(key, value, key_cache, value_cache, slots, key_scale, value_scale); a third more slots than tokens."""
     tokens, heads, block = case["tokens"], case["heads"], case["block_size"]
 
     def normal(*shape: int) -> torch.Tensor:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
 #: The largest float8_e4m3fn.
@@ -22,8 +20,8 @@ def reference(
     """The caches, (blocks, block size, heads, head size), after key and value, (tokens, heads, head size), are written.
 
     Token t goes to slot slots[t], int64: row slot % block size of block slot // block size; a negative slot is padding
-    and is not written. No two tokens may have one slot. With a scale, float32 of one number or of one for each head, the
-    cache is float8_e4m3fn and holds key / scale, within ±448; without, it has the keys' dtype.
+    and is not written. No two tokens may have one slot. With a scale, float32 of one number or of one for each head,
+    the cache is float8_e4m3fn and holds key / scale, within ±448; without, it has the keys' dtype.
     """
     return _written(key, key_cache, slots, key_scale), _written(value, value_cache, slots, value_scale)
 
