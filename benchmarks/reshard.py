@@ -66,17 +66,23 @@ def main() -> None:
     parser.add_argument("--gigabytes", type=float, default=3.1)
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--layout", choices=["hf", "vllm"], default="hf")
+    parser.add_argument("--proportions", choices=["moe", "dense"], default="moe", help="of the model, in memory")
     parser.add_argument("--folder", type=Path, default=Path("/dev/shm"), help="on a memory file system")
     parser.add_argument("--disk", type=Path, default=Path(tempfile.gettempdir()), help="on a disk")
     args = parser.parse_args()
     if unknown := set(args.measures) - set(LIMITS):
         parser.error(f"no measure {sorted(unknown)[0]!r}; there are {', '.join(LIMITS)}")
     wanted = args.measures or list(LIMITS)
-    result: dict[str, Any] = {"cpus": CORES, "load_average": os.getloadavg()[0], "layout": args.layout}
+    result: dict[str, Any] = {
+        "cpus": CORES,
+        "load_average": os.getloadavg()[0],
+        "layout": args.layout,
+        "proportions": args.proportions,
+    }
     warm = {"copy", "hashed", "torch"}.intersection(wanted)
     if warm:
         with folder_in(args.folder) as work:
-            result |= in_memory(work, warm, args.gigabytes, args.runs, args.layout)
+            result |= in_memory(work, warm, args)
     if "cold" in wanted:
         with folder_in(args.disk) as work:
             result["cold"] = cold(work, args.gigabytes, args.runs, args.layout)
@@ -92,9 +98,10 @@ def main() -> None:
     sys.exit(not all(result[name]["within"] for name in wanted))
 
 
-def in_memory(work: Path, wanted: set[str], gigabytes: float, runs: int, layout: str) -> dict[str, Any]:
+def in_memory(work: Path, wanted: set[str], args: argparse.Namespace) -> dict[str, Any]:
     """The three measures on a memory file system, whose parts take turns."""
-    checkpoint, out = make_checkpoint(work / "source", gigabytes), work / "out"
+    layout, runs, out = args.layout, args.runs, work / "out"
+    checkpoint = make_checkpoint(work / "source", args.gigabytes, proportions=args.proportions)
     reshard(checkpoint, out, tp=4, layout=layout)  # so that imports and tables are not in the first run
     shutil.rmtree(out)
     times = Times()
