@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-#: Subcommand → what it does. Each lives in `flows/commands/<name>.py` as `command`.
+#: Subcommand → what it does. Each lives in `flows/commands/<name>.py` as `command`, with _ for - in the name.
 COMMANDS = {
     "adapt": "Bring a release up on a target: every stage in order.",
     "rerun": "Continue a run, or repeat it from a stage on.",
@@ -20,6 +20,7 @@ COMMANDS = {
     "plan": "Lay a model out over a target's devices.",
     "reshard": "Split a checkpoint for a layout.",
     "operators": "What a model calls, and whether the target has it.",
+    "operator-lists": "Vendors' lists of operators: what there is, and refreshing one.",
     "kernels": "Kernels for what a target lacks.",
     "serve": "Start an engine on a model folder and leave it running.",
     "stop": "Stop an engine that `serve` started.",
@@ -39,7 +40,7 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        module = importlib.import_module(f"flows.commands.{cmd_name}")
+        module = importlib.import_module(f"flows.commands.{cmd_name.replace('-', '_')}")
         command: click.Command = module.command
         return command
 

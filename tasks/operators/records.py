@@ -55,3 +55,18 @@ class Capture(Frozen):
     traced_layers: int = 0
     dtype: str = ""
     packages: dict[str, str] = Field(default_factory=dict)
+
+
+class Measured(Frozen):
+    """What running an operator on the device showed, over the dtypes, shapes and strides that were tried."""
+
+    overload: str
+    works: bool
+    """It ran, and its results are right: not `wrong`."""
+    wrong: bool = False
+    """It ran, and some result differs from float64 by more than is allowed."""
+    slow: bool = False
+    falls_back: bool = False
+    """It ran on the CPU instead."""
+    detail: str = ""
+    """What was tried, and the first that failed."""

@@ -18,9 +18,9 @@ from day0.errors import EvidenceMissing
 from day0.files import write_json
 from day0.progress import report
 from day0.verdict import Check, Verdict
-from tasks.operators.coverage import OperatorSupport, support_for
 from tasks.operators.records import Capture, CapturedOperator, CaptureRequest
 from tasks.operators.settings import OperatorSettings
+from tasks.operators.support.rank import OperatorSupport, support_for
 
 #: FLOPs per byte that weigh work and traffic where neither the target nor its operator list tells.
 DEFAULT_BALANCE = 10.0

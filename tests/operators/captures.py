@@ -58,11 +58,11 @@ def make_capture(*operators: str | CapturedOperator, **fields: Any) -> Capture:
 
 
 def dispatcher(key: str = "CPU", **fields: Any) -> TargetOperators:
-    return TargetOperators(provider="dispatcher", dispatch_key=key, source="a test", **fields)
+    return TargetOperators(dispatch_key=key, source="a test", **fields)
 
 
 def listed(*operators: str, **fields: Any) -> TargetOperators:
-    return TargetOperators(provider="list", operators=operators, source="a test", **fields)
+    return TargetOperators(operators=operators, source="a test", **fields)
 
 
 def settings(operators: TargetOperators, target: str = "npu") -> OperatorSettings:

@@ -59,8 +59,8 @@ class Source(Frozen):
 
     def describe(self) -> str:
         """For people: repository, commit, date and path."""
-        commit = (self.commit or "an unknown commit")[:12]
-        return f"{self.repository} {commit} ({self.date or 'undated'}), {self.path}"
+        commit = self.commit[:12] if self.commit else "of an unknown commit"
+        return f"{self.repository} {commit}{f' ({self.date})' if self.date else ''}, {self.path}"
 
 
 class OperatorList(Frozen):

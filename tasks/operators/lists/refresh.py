@@ -68,28 +68,32 @@ def refresh(
     document = fetch(origin) if re.match(r"https?://", origin) else read_document(Path(origin))
     if commit is None and (named := COMMIT.search(origin)):
         commit = named[0]
-    same = commit is not None and commit == before.source.commit
-    after = remade(before, document, commit=commit, date=date or (before.source.date if same else None))
+    after = remade(before, document, commit=commit, date=date)
     write_list((folder or lists_folder()) / f"{name}.yaml", after)
     return Refreshed(name, before, after)
 
 
-def remade(header: OperatorList, document: Document, *, commit: str | None, date: datetime.date | None) -> OperatorList:
-    """A list like `header` from this document. Raises InputError."""
-    operators: dict[str, Entry] = _parsed(header, document)
-    digest = hashlib.sha256(document.text.encode()).hexdigest()
-    today = datetime.datetime.now(datetime.UTC).date()
-    source = header.source.model_copy(
-        update={"commit": commit, "date": date, "retrieved": today, "sha256": digest}
-    )  # fmt: skip
-    return header.model_copy(update={"source": source, "operators": operators})
+def remade(
+    header: OperatorList, document: Document, *, commit: str | None = None, date: datetime.date | None = None
+) -> OperatorList:
+    """A list like `header` from this document. Of the same content, or commit, what was known of it stays so.
 
-
-def _parsed(header: OperatorList, document: Document) -> dict[str, Entry]:
+    Raises:
+        InputError: the document is not what the list's parser reads.
+    """
     try:
-        return parse(document, header.parser, header.options)
+        operators = parse(document, header.parser, header.options)
     except ValidationError as error:  # what an entry may not be, such as a dtype that torch does not have
         raise InputError(f"{document.name}: {explain(error, Entry)}") from error
+    old = header.source
+    digest = hashlib.sha256(document.text.encode()).hexdigest()
+    if commit is None and digest == old.sha256:
+        commit = old.commit
+    if date is None and commit is not None and commit == old.commit:
+        date = old.date
+    today = datetime.datetime.now(datetime.UTC).date()
+    source = old.model_copy(update={"commit": commit, "date": date, "retrieved": today, "sha256": digest})
+    return header.model_copy(update={"source": source, "operators": operators})
 
 
 def fetch(url: str) -> Document:
