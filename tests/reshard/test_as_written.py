@@ -11,7 +11,7 @@ from day0.checkpoint import Checkpoint, open_checkpoint
 from tasks.reshard.planner import plan_writes
 from tasks.reshard.writes import WritePlan
 from tests.models.by_rules import plain, write_sparse
-from tests.models.families import make_tiny_qwen3_moe
+from tests.models.families import make_tiny_gpt_oss, make_tiny_qwen3_moe
 
 FP8 = {"quant_method": "fp8", "weight_block_size": [128, 128]}
 
@@ -30,6 +30,13 @@ def test_computed_out_it_is_what_a_release_that_was_never_quantised_becomes(tp: 
     never = open_checkpoint(make_tiny_qwen3_moe(tmp_path / "plain", kv_heads=4))
     assert tensors(planned(quantised, "bfloat16", tp)) == tensors(planned(never, tp=tp))
     assert any(name.endswith("attn.k_scale") for _, name, _, _ in tensors(planned(quantised, tp=tp)))
+
+
+def test_mxfp4_experts_computed_out_are_laid_out_as_the_engine_has_plain_ones(tmp_path: Path) -> None:
+    quantised = open_checkpoint(make_tiny_gpt_oss(tmp_path / "mxfp4"))
+    never = open_checkpoint(make_tiny_gpt_oss(tmp_path / "plain", mxfp4=False))
+    for tp in (1, 2):
+        assert tensors(planned(quantised, "bfloat16", tp)) == tensors(planned(never, tp=tp))
 
 
 def test_a_stored_scale_of_the_cache_goes_with_the_quantisation(tmp_path: Path) -> None:

@@ -168,8 +168,7 @@ class NamedLayout(Layout):
             if first and group[0][1].match.rule.rule.experts is not None:
                 raise InputError(f"{name}: stacked experts cannot be joined with others")
             shape = (sum(cut.shape[0] for _, _, cut in group), *first[1:]) if first else (each,)
-        companion = parts[0][1].companion
-        if join.target is not None and join.target.shape and (companion is None or companion.role == "packed"):
+        if join.target is not None and join.target.shape and _is_viewed(parts[0][1]):
             shape = _viewed(shape, parts[0][1].kind.shape, join.target.shape, name)
         if experts:
             shape = (experts, *shape)
@@ -234,6 +233,13 @@ class NamedLayout(Layout):
     @abstractmethod
     def file_name(self, stage: int, rank: int, part: int) -> str:
         """What the layout's loader looks for."""
+
+
+def _is_viewed(unit: Unit) -> bool:
+    """Whether the target's shape is the unit's: of a weight that is stored packed it is that of the packed bytes."""
+    if unit.companion is None:
+        return not unit.match.rule.rule.plain_transposed
+    return unit.companion.role == "packed"
 
 
 def _constant_bytes(dtype: str, value: float) -> bytes:
