@@ -8,6 +8,25 @@ from day0.artifacts.base import Artifact, Frozen
 
 Status = Literal["native", "composite", "fallback", "missing", "unknown"]
 
+GraphSeverity = Literal["captured", "breaks", "fails", "unknown"]
+"""In graph capture: `breaks` is a read on the host that ends the graph, `fails` a call that no graph can hold."""
+
+
+class Tensor(Frozen):
+    """A tensor of a call; dtypes by torch's names, strides in elements."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+
+
+class Signature(Frozen):
+    """Calls with the same operands and results."""
+
+    inputs: tuple[Tensor, ...]
+    outputs: tuple[Tensor, ...]
+    calls: int
+
 
 class Operator(Frozen):
     """One operator overload in one phase. `flops` and `bytes` are None where no formula is known, never 0."""
@@ -21,12 +40,42 @@ class Operator(Frozen):
     status: Status
     via: str | None = None
     """For `composite` what it becomes, for `fallback` where it runs."""
+    seconds: float | None = None
+    """Its least time on the target's roofline; None where its cost or the target's rates are not known."""
+    graph: GraphSeverity = "unknown"
+    evidence: str | None = None
+    """What the status rests on, with its source: measured, registered, listed."""
+    conflicts: tuple[str, ...] = ()
+    """Where weaker evidence says something else."""
+    notes: tuple[str, ...] = ()
+    dtypes: tuple[str, ...] = ()
+    """Of all its operands and results; none where they are not known."""
+    signatures: tuple[Signature, ...] = ()
+    """Most costly first, at most `MOST_SIGNATURES`; calls with further ones are in `calls` only."""
+
+
+class Correction(Frozen):
+    """Work that the library does in another way than engines do; not in the phase's operators and sums."""
+
+    what: str
+    """`attention` or `experts`."""
+    flops: float
+    """To be added to the phase's: negative where engines need less."""
+    reason: str
 
 
 class Phase(Frozen):
     operators: tuple[Operator, ...]
+    """After dispatch: what a backend is asked for. Attention is whole."""
     flops: float
     bytes: float
+    seconds: float | None = None
+    """The least time of the operators whose cost is known."""
+    native: float | None = None
+    """Share of that time which the target's own kernels take, composites of them among it; 0 to 1."""
+    composites: tuple[Operator, ...] = ()
+    """Before dispatch: the composite operators that the others stand in, each whole. A target may have them whole."""
+    corrections: tuple[Correction, ...] = ()
 
 
 class Gap(Frozen):
@@ -36,7 +85,63 @@ class Gap(Frozen):
     status: Status
     phases: tuple[str, ...]
     share: float | None
+    """The largest in a phase."""
     advice: str
+    work: str = "other"
+    """What kind of kernel it needs: view, create, copy, elementwise, reduction, gather, scatter, product, attention,
+    host, other."""
+    graph: GraphSeverity = "unknown"
+
+
+class Reach(Frozen):
+    """The fewest operators that, once the target has them, bring its own kernels to `share` of a phase's time."""
+
+    phase: str
+    share: float
+    operators: tuple[str, ...]
+
+
+class Need(Frozen):
+    """An operator of the first token, in the order of first use."""
+
+    name: str
+    status: Status
+
+
+class FusedPattern(Frozen):
+    """A pattern of operators in the exported graph."""
+
+    name: str
+    count: int
+    """Matches in the graph, which has one layer of each kind."""
+    fused: str | None
+    """How the target has it fused; None: it is not known to."""
+
+
+class Graph(Frozen):
+    """The model as torch.export has it: one layer of each kind, prefill without cache."""
+
+    operators: dict[str, int]
+    patterns: tuple[FusedPattern, ...]
+    layers: int
+    failed: str | None = None
+    """Why it could not be exported."""
+
+
+class News(Frozen):
+    """What a model calls that the one of a checklist did not."""
+
+    against: str
+    """The checklist's model."""
+    operators: tuple[Gap, ...]
+    """New operators that the target lacks, with the kind of work."""
+    there: tuple[str, ...]
+    """New operators that it has."""
+    dtypes: dict[str, tuple[str, ...]]
+    """Operators of before, with dtypes that they were not called with."""
+    gone: tuple[str, ...]
+    work: dict[str, int]
+    """New kernels to write, by kind of work."""
 
 
 class OperatorReport(Artifact):
@@ -47,3 +152,12 @@ class OperatorReport(Artifact):
     context: int
     phases: dict[str, Phase]
     gaps: tuple[Gap, ...]
+    source: Literal["traced", "formulas"] = "traced"
+    """`formulas`: the library does not know the model, and its operators are those that its family's work needs."""
+    model: str = ""
+    """The model type."""
+    reach: tuple[Reach, ...] = ()
+    first_token: tuple[Need, ...] = ()
+    """What is needed for a first token at all."""
+    graph: Graph | None = None
+    news: News | None = None

@@ -8,6 +8,10 @@ import click
 
 from flows import output
 
+CONTENT = (
+    "target", "model", "source", "prompt", "context", "phases", "gaps", "reach", "first_token", "graph", "news"
+)  # fmt: skip
+
 
 @output.command()
 @click.argument("path", type=click.Path(path_type=Path))
@@ -18,22 +22,38 @@ from flows import output
 @click.option(
     "--context", type=click.IntRange(1, 1 << 20), default=512, show_default=True, help="Tokens in the cache at decode."
 )
-def command(path: Path, target: str, prompt: int, context: int) -> output.Answer:
+@click.option("--graph", is_flag=True, help="Export the model's graph too, and look for patterns that are fused.")
+@click.option(
+    "--against", type=click.Path(path_type=Path), metavar="FILE", help="A checklist: which operators are new since it."
+)
+@click.option(
+    "--checklist", type=click.Path(path_type=Path), metavar="FILE", help="Write a checklist for the next model."
+)
+def command(
+    path: Path, target: str, prompt: int, context: int, graph: bool, against: Path | None, checklist: Path | None
+) -> output.Answer:
     """What the model in PATH (a folder, or a config.json alone) calls, and whether the target has it.
 
-    The model is traced without its weights, on no device at all. Exit code 3: it could not be traced, or for some
-    operator it is not known whether the target has it.
+    The model is traced without its weights, on no device at all; of a type that the library does not know the
+    operators are those that the formulas of its family need. Exit code 3: neither is possible, or for some operator
+    it is not known whether the target has it.
     """
     from day0.checkpoint import read_config
     from day0.target import load_target
     from day0.verdict import exit_code
+    from tasks.operators.checklist import news_since, read_checklist, write_checklist
     from tasks.operators.render import show_operators
     from tasks.operators.scan import scan
     from tasks.operators.settings import operator_settings
 
-    settings = operator_settings(target, load_target(target), prompt=prompt, context=context)
+    settings = operator_settings(target, load_target(target), prompt=prompt, context=context, graph=graph)
+    before = read_checklist(against) if against else None
     report = scan(read_config(path), settings)
+    if before is not None and report.phases:
+        report = report.model_copy(update={"news": news_since(report, before)})
+    if checklist is not None:
+        write_checklist(checklist, report)
     content = report.to_json()
-    data = {key: content[key] for key in ("target", "prompt", "context", "phases", "gaps")}
+    data = {key: content[key] for key in CONTENT}
     data |= {"verdict": report.verdict, "reason": report.reason}
     return output.Answer(data, lambda: show_operators(report), exit_code(report.verdict))

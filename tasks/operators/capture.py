@@ -1,286 +1,237 @@
-"""Runs a model of transformers on the meta device and records the operators that it calls.
+"""Runs a model of transformers without data and records the operators that it calls.
 
 A process of its own (`python -m tasks.operators.capture REQUEST ANSWER`), so that torch stays out of the
 orchestrator and a crash is an answer. No weights are read and none of the model's own code is run.
-
-The record is what a backend is asked for: operators below autograd, where composite ones have been taken apart.
-Attention is the exception. What scaled_dot_product_attention becomes depends on the device (a fused kernel on the
-CPU, batched products on the meta device), so it is recorded whole, and what it becomes is looked up apart.
 """
 
 from __future__ import annotations
 
-import copy
 import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import torch
-from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
-from torch.utils._pytree import tree_leaves
-from transformers import CONFIG_MAPPING, MODEL_FOR_CAUSAL_LM_MAPPING, AutoModelForCausalLM
-from transformers.generation.stopping_criteria import EosTokenCriteria
+from transformers.modeling_utils import AttentionInterface
 
 from day0.files import write_json
-from tasks.operators.costs import Cost, Operand, cost
+from tasks.operators.blocks import Blocks, replaced_forwards
+from tasks.operators.formulas import operators_named
+from tasks.operators.generation import UNTRACEABLE, generation, in_short
+from tasks.operators.graph import export_graph
+from tasks.operators.models import Description, build, build_vision, describe, image_inputs, without_data
+from tasks.operators.recorder import Log, Recorder, Signature, Tally, attention_parts
 from tasks.operators.records import (
+    ATTENTION,
     EXPLICIT,
     IMPLICIT,
     NON_FUNCTIONAL,
     Capture,
+    CapturedCall,
     CapturedOperator,
     CaptureRequest,
     Registration,
 )
 
-ATTENTION = "aten::scaled_dot_product_attention"
 
-#: A model whose layers are all alike is traced with so many layers of it, and the difference is repeated.
-FEWER, MORE = 2, 3
+@dataclass
+class Trace:
+    """The phases of one model."""
 
-#: Building a module for each of a billion layers that a hostile config names would never end.
-MOST_LAYERS = 10_000
-
-FREE = Cost(0, 0)
-
-
-@dataclass(frozen=True)
-class Tally:
-    """Calls of an overload, and what they cost together."""
-
-    calls: int = 0
-    cost: Cost = FREE
-
-    def plus(self, other: Tally, times: int = 1) -> Tally:
-        flops, moved = (
-            None if a is None or b is None else a + times * b for a, b in zip(self.cost, other.cost, strict=True)
-        )
-        return Tally(self.calls + times * other.calls, Cost(flops, moved))
-
-
-Tallies = dict[str, Tally]
-
-
-class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Tallies the operators called while it is active."""
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.tallies: Tallies = {}
-        self.parts: dict[str, set[str]] = {}
-        self._inside: str | None = None
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        result = func(*args, **kwargs)
-        if self._inside:
-            self.parts.setdefault(self._inside, set()).add(func.name())
-        else:
-            self.add(func.name(), (args, kwargs), result, is_view=_is_view(func._schema))
-        return result
-
-    def add(self, name: str, arguments: Any, result: Any, *, is_view: bool = False, causal: bool = False) -> None:
-        call = cost(name, _operands(arguments), _operands(result), is_view=is_view, causal=causal)
-        self.tallies[name] = self.tallies.get(name, Tally()).plus(Tally(1, call))
-
-    @contextmanager
-    def inside(self, name: str) -> Iterator[None]:
-        """What the body calls are parts of `name`, recorded as names only."""
-        self._inside = name
-        try:
-            yield
-        finally:
-            self._inside = None
-
-
-class WholeAttention(TorchFunctionMode):
-    """Records attention as one operator, and keeps one call of each form to look up what it becomes."""
-
-    def __init__(self, recorder: Recorder) -> None:
-        super().__init__()
-        self.recorder = recorder
-        self.forms: dict[str, tuple[list[Any], dict[str, Any]]] = {}
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        if func is not torch.nn.functional.scaled_dot_product_attention:
-            return func(*args, **kwargs)
-        with self.recorder.inside(ATTENTION):
-            result = func(*args, **kwargs)
-        with _disable_current_modes():
-            # In memory as fused kernels leave it, [B, S, H, d], or a copy would follow that only the meta device makes.
-            result = result.transpose(1, -2).contiguous().transpose(1, -2) if result.dim() == 4 else result
-        self.recorder.add(ATTENTION, (args, kwargs), result, causal=bool(kwargs.get("is_causal")))
-        shapes = [tuple(x.shape) for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
-        form = repr([kwargs.get("is_causal"), [shape[-1:] for shape in shapes]])
-        self.forms.setdefault(form, (list(args), dict(kwargs)))
-        return result
+    logs: dict[str, Log]
+    traced_layers: int
+    notes: list[str] = field(default_factory=list)
 
 
 def capture(request: CaptureRequest) -> Capture:
     """The operators of prefill and decode, and what torch has registered for each."""
-    config, reason = build_config(request.config)
-    if config is None:
-        return Capture(unsupported=reason)
-    model = build_model(config)
-    layers = int(config.num_hidden_layers)
-    if layers > MORE and layers_are_alike(model, config):
-        fewer, more = (trace(build_model(with_layers(config, n)), request) for n in (FEWER, MORE))
-        phases = {name: repeat(fewer.phases[name], more.phases[name], layers - MORE) for name in more.phases}
-        traced, last = MORE, more
-    else:
-        last = trace(model, request)
-        phases, traced = last.phases, layers
-    parts = {ATTENTION: last.attention_parts} if last.attention_parts else {}
-    names = {name for phase in phases.values() for name in phase}
-    names |= {part for by_device in parts.values() for found in by_device.values() for part in found}
+    model, reason = describe(request.config)
+    if model is None:
+        return unsupported(reason, request.dispatch_key)
+    try:
+        found = trace(model, request, fake=False)
+    except UNTRACEABLE as on_meta:
+        try:
+            found = trace(model, request, fake=True)
+        except UNTRACEABLE as error:
+            release = version("transformers")
+            reason = f"the model of transformers {release} could not be traced ({in_short(error)})"
+            return unsupported(reason, request.dispatch_key)
+        found.notes.append(f"traced with fake tensors, since it failed on the meta device ({in_short(on_meta)})")
+    if model.vision is not None:
+        trace_vision(model, found)
+    forms = {form: call for log in found.logs.values() for form, call in log.forms.items()}
+    parts = {
+        name: {"decomposed": tuple(inner)} for log in found.logs.values() for name, inner in log.parts.items() if inner
+    }
+    if forms:
+        parts[ATTENTION] = attention_parts(forms)
+    names = {name for log in found.logs.values() for name in (*log.names, *log.before)}
+    names |= {part for by_device in parts.values() for inner in by_device.values() for part in inner}
+    assumed = sorted({name for log in found.logs.values() for name in log.assumed})
+    if assumed:
+        found.notes.append(f"what {', '.join(assumed)} read on the host was taken to be 0: there is no data")
     return Capture(
-        phases={
-            phase: tuple(CapturedOperator(name=n, calls=t.calls, flops=t.cost.flops, bytes=t.cost.bytes)
-                         for n, t in sorted(tallies.items()))
-            for phase, tallies in phases.items()
-        },
+        phases={phase: captured(log) for phase, log in found.logs.items()},
+        before={phase: whole(log) for phase, log in found.logs.items()},
+        scopes={phase: dict(log.scopes) for phase, log in found.logs.items()},
+        notes=tuple(found.notes),
         registrations=registrations(names, request.dispatch_key),
         parts=parts,
         key_readable=request.dispatch_key is None or has_kernel("aten::mm.out", request.dispatch_key),
-        layers=layers,
-        traced_layers=traced,
-        dtype=str(dtype_of(config)).removeprefix("torch."),
+        layers=model.layers,
+        traced_layers=found.traced_layers,
+        dtype=str(model.dtype).removeprefix("torch."),
         packages={name: version(name) for name in ("torch", "transformers")},
-    )  # fmt: skip
-
-
-def build_config(raw: dict[str, Any]) -> tuple[Any, str]:
-    """The text model's config object; None where transformers has no such model, with the reason."""
-    model_type, release = raw.get("model_type"), version("transformers")
-    if not isinstance(model_type, str) or model_type not in CONFIG_MAPPING:
-        return None, f"transformers {release} does not know the model type {model_type!r}"
-    # Whatever quantisation the weights have, the operators are those of the model at its dtype.
-    raw = {k: v for k, v in raw.items() if k not in ("auto_map", "quantization_config")}
-    config = CONFIG_MAPPING[model_type].from_dict(raw).get_text_config()
-    if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
-        return None, f"transformers {release} has no language model for the model type {model_type!r}"
-    if not 0 < config.num_hidden_layers <= MOST_LAYERS:
-        return None, f"a model of {config.num_hidden_layers:,} layers is not believed (at most {MOST_LAYERS:,})"
-    return config, ""
-
-
-def dtype_of(config: Any) -> torch.dtype:
-    return config.dtype if isinstance(config.dtype, torch.dtype) else torch.bfloat16
-
-
-def build_model(config: Any) -> Any:
-    with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]
-            config, dtype=dtype_of(config), trust_remote_code=False
-        )
-    return model.eval()
-
-
-def with_layers(config: Any, layers: int) -> Any:
-    """A copy of the config with fewer layers; lists that have an entry for each layer are cut too."""
-    whole = config.num_hidden_layers
-    config = copy.deepcopy(config)
-    for name, value in vars(config).items():
-        if isinstance(value, list) and len(value) == whole:
-            setattr(config, name, value[:layers])
-    config.num_hidden_layers = layers
-    return config
-
-
-def layers_are_alike(model: Any, config: Any) -> bool:
-    """Whether every decoder layer has the same modules, sizes and settings, by what was built."""
-    layers = config.num_hidden_layers
-    per_layer = [v for v in vars(config).values() if isinstance(v, list) and len(v) == layers]
-    if any(value != values[0] for values in per_layer for value in values):
-        return False
-    stacks = [m for m in model.modules() if isinstance(m, torch.nn.ModuleList) and len(m) == layers]
-    return len(stacks) == 1 and len({_signature(layer) for layer in stacks[0]}) == 1
-
-
-def _signature(layer: torch.nn.Module) -> str:
-    def settings(module: torch.nn.Module) -> list[tuple[str, Any]]:
-        return sorted((k, v) for k, v in vars(module).items()
-                      if k not in ("layer_idx", "training") and isinstance(v, int | float | str | None))  # fmt: skip
-
-    modules = [(name, type(m).__qualname__, settings(m)) for name, m in layer.named_modules()]
-    return repr((modules, [(name, tuple(p.shape), p.dtype) for name, p in layer.named_parameters()]))
-
-
-@dataclass
-class Trace:
-    """Both phases of one model as it was built."""
-
-    phases: dict[str, Tallies]
-    attention_parts: dict[str, tuple[str, ...]]
-
-
-def trace(model: Any, request: CaptureRequest) -> Trace:
-    """Prefill of `prompt` tokens, then one token with `context` tokens in the cache; batch 1.
-
-    Each ends as greedy generation does: logits of the last position only, the likeliest token, and the test for the
-    end of the sequence, whose operators stand outside the model's own forward.
-    """
-    recorders = {"prefill": Recorder(), "decode": Recorder()}
-    forms: dict[str, tuple[list[Any], dict[str, Any]]] = {}
-    with torch.no_grad():
-        for phase, recorder in recorders.items():
-            tokens, cache = request.prompt, None
-            if phase == "decode":
-                tokens, cache = 1, model(input_ids=_tokens(request.context), use_cache=True, logits_to_keep=1).cache
-            attention = WholeAttention(recorder)
-            ids, eos = _tokens(tokens), model.config.eos_token_id
-            ended = None if eos is None else EosTokenCriteria(eos)
-            with recorder, attention:
-                output = model(input_ids=ids, cache=cache, use_cache=True, logits_to_keep=1)
-                chosen = output.logits[:, -1].argmax(-1)
-                if ended:
-                    ended(chosen[:, None], None)
-            forms |= attention.forms
-    if not forms:
-        return Trace({name: r.tallies for name, r in recorders.items()}, {})
-    on_cpu = Recorder()
-    for args, kwargs in forms.values():
-        small_args, small_kwargs = _on_cpu(args, kwargs)
-        with torch.no_grad(), on_cpu, on_cpu.inside(ATTENTION):
-            torch.nn.functional.scaled_dot_product_attention(*small_args, **small_kwargs)
-    decomposed = set[str]().union(*(r.parts.get(ATTENTION, ()) for r in recorders.values()))
-    parts = {"CPU": on_cpu.parts.get(ATTENTION, set()), "decomposed": decomposed}
-    return Trace(
-        {name: r.tallies for name, r in recorders.items()}, {device: tuple(sorted(p)) for device, p in parts.items()}
+        graph=export_graph(model, request.prompt) if request.graph else None,
     )
 
 
-def _on_cpu(args: list[Any], kwargs: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
-    """The same call on the CPU at a few positions: which kernel torch takes hangs on all but the lengths."""
+def unsupported(reason: str, key: str | None) -> Capture:
+    """What torch has registered for the operators that formulas may name."""
+    query = torch.zeros(1, 2, 4, 8, dtype=torch.bfloat16, device="meta")
+    parts = {ATTENTION: attention_parts({"causal": ((query, query, query), {"is_causal": True})})}
+    names = operators_named() | {part for inner in parts[ATTENTION].values() for part in inner}
+    return Capture(
+        unsupported=reason,
+        registrations=registrations(set(names), key),
+        parts=parts,
+        key_readable=key is None or has_kernel("aten::mm.out", key),
+        packages={name: version(name) for name in ("torch", "transformers")},
+    )
 
-    def small(value: Any) -> Any:
-        if not isinstance(value, torch.Tensor):
-            return value
-        *front, rows, columns = value.shape
-        is_mask = value is kwargs.get("attn_mask") or (len(args) > 3 and value is args[3])
-        return torch.zeros(*front, min(rows, 4), min(columns, 4) if is_mask else columns, dtype=value.dtype)
 
-    return [small(a) for a in args], {k: small(v) for k, v in kwargs.items()}
+def trace(model: Description, request: CaptureRequest, *, fake: bool) -> Trace:
+    """Prefill of `prompt` tokens, then one token with `context` tokens in the cache; batch 1, greedy.
+
+    Logits of the last position only, and each with what generate() itself calls for a token. One layer of each kind is
+    run, the others repeat it.
+    """
+    logs: dict[str, Log] = {}
+    with without_data(fake):
+        built = build(model)
+        blocks = Blocks(built)
+        ids = {"prefill": _tokens(request.prompt), "decode": _tokens(1)}
+        outputs: dict[str, Any] = {}
+        for phase, tokens in ids.items():
+            cache = None
+            if phase == "decode":
+                if request.context == request.prompt:
+                    cache = outputs["prefill"].cache
+                else:
+                    cache = _pass(built, blocks, Recorder(), _tokens(request.context), None).cache
+            recorder = Recorder()
+            outputs[phase] = _pass(built, blocks, recorder, tokens, cache)
+            logs[phase] = recorder.log
+            if phase == "prefill":
+                traced = blocks.run
+        own, note = generation(built, ids["prefill"], outputs)
+        for phase, (before, after) in own.items():
+            before.merge(logs[phase])
+            before.merge(after)
+            logs[phase] = before
+    return Trace(logs, min(traced, model.layers) or model.layers, [note] if note else [])
+
+
+def _pass(built: Any, blocks: Blocks, recorder: Recorder, tokens: torch.Tensor, cache: Any) -> Any:
+    with torch.inference_mode(), blocks.repeating(recorder), scopes(built, recorder), recorder:
+        return built(input_ids=tokens, cache=cache, use_cache=True, logits_to_keep=1)
+
+
+def trace_vision(model: Description, found: Trace) -> None:
+    """Add the phase `vision`, one image through the vision tower; or a note why it could not be traced."""
+    recorder = Recorder()
+    try:
+        with without_data(fake=False):
+            tower = build_vision(model)
+        blocks = Blocks(tower)
+        with torch.inference_mode(), blocks.repeating(recorder), recorder:
+            tower(**image_inputs(tower))
+    except UNTRACEABLE as error:
+        found.notes.append(f"the vision tower could not be traced ({in_short(error)})")
+        return
+    found.logs["vision"] = recorder.log
+
+
+@contextmanager
+def scopes(built: torch.nn.Module, recorder: Recorder) -> Iterator[None]:
+    """In the body, products in attention's core and in routed experts are summed apart, to be told from a formula's."""
+    interface = AttentionInterface.get_interface
+
+    def observed(self: Any, implementation: str, default: Any) -> Any:
+        function = interface(self, implementation, default)
+
+        def within(*args: Any, **kwargs: Any) -> Any:
+            with recorder.scope("attention"):
+                return function(*args, **kwargs)
+
+        return within
+
+    def expert(forward: Any) -> Any:
+        def within(*args: Any, **kwargs: Any) -> Any:
+            with recorder.scope("experts"):
+                return forward(*args, **kwargs)
+
+        return within
+
+    experts = [m for name, m in built.named_modules() if name.endswith(".experts")]
+    with (
+        replaced_forwards([(module, expert(module.forward)) for module in experts]),
+        patch.object(AttentionInterface, "get_interface", observed),
+    ):
+        yield
 
 
 def _tokens(count: int) -> torch.Tensor:
-    return torch.zeros(1, count, dtype=torch.long, device="meta")
+    return torch.zeros(1, count, dtype=torch.long)
 
 
-def repeat(fewer: Tallies, more: Tallies, times: int) -> Tallies:
-    """What a model with `times` further layers calls: the difference of two traces is one layer. Exact."""
-    result = {}
-    for name, tally in more.items():
-        layer = tally.plus(fewer.get(name, Tally()), -1)
-        result[name] = tally.plus(layer, times)
-    return result
+def captured(log: Log) -> tuple[CapturedOperator, ...]:
+    """Overloads after dispatch by first use, each with its calls by signature."""
+    calls: dict[str, list[tuple[Signature, Tally]]] = {}
+    for (name, signature), tally in log.after.items():
+        calls.setdefault(name, []).append((signature, tally))
+    return tuple(
+        _operator(name, tallies, tuple(_call(signature, tally) for signature, tally in tallies))
+        for name, tallies in calls.items()
+    )
+
+
+def whole(log: Log) -> tuple[CapturedOperator, ...]:
+    """Overloads before dispatch, by first use."""
+    return tuple(
+        CapturedOperator(name=name, calls=tally.calls, flops=tally.cost.flops, bytes=tally.cost.bytes)
+        for name, tally in log.before.items()
+    )
+
+
+def _operator(
+    name: str, tallies: list[tuple[Signature, Tally]], by_signature: tuple[CapturedCall, ...]
+) -> CapturedOperator:
+    total = Tally()
+    for _, tally in tallies:
+        total = total.plus(tally)
+    return CapturedOperator(
+        name=name, calls=total.calls, flops=total.cost.flops, bytes=total.cost.bytes, by_signature=by_signature
+    )
+
+
+def _call(signature: Signature, tally: Tally) -> CapturedCall:
+    inputs, outputs = signature
+    floating = (t.dtype for t in (*inputs, *outputs) if t.dtype.startswith(("float", "bfloat", "complex")))
+    return CapturedCall(
+        inputs=inputs,
+        outputs=outputs,
+        dtype=next(floating, None),
+        calls=tally.calls,
+        flops=tally.cost.flops,
+        bytes=tally.cost.bytes,
+    )
 
 
 def registrations(names: set[str], key: str | None) -> dict[str, Registration]:
@@ -314,24 +265,6 @@ def structured_delegates() -> dict[str, str]:
         elif match := re.match(r"  structured_delegate: ([\w.]+)", line):
             found[f"aten::{name}"] = f"aten::{match[1]}"
     return found
-
-
-def _is_view(schema: Any) -> bool:
-    return any(r.alias_info is not None and not r.alias_info.is_write for r in schema.returns)
-
-
-def _operands(value: Any) -> list[Operand]:
-    return [
-        Operand(
-            tuple(t.shape),
-            t.element_size(),
-            t.is_floating_point(),
-            # An expanded dimension has stride 0.
-            torch.Size([n for n, stride in zip(t.shape, t.stride(), strict=True) if stride]).numel(),
-        )
-        for t in tree_leaves(value)
-        if isinstance(t, torch.Tensor)
-    ]
 
 
 def main(request: Path, answer: Path) -> None:

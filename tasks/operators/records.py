@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 from pydantic import Field
 
@@ -12,6 +12,16 @@ IMPLICIT = "CompositeImplicitAutograd"
 EXPLICIT = "CompositeExplicitAutograd"
 NON_FUNCTIONAL = "CompositeExplicitAutogradNonFunctional"
 
+ATTENTION = "aten::scaled_dot_product_attention"
+
+
+class TensorSpec(NamedTuple):
+    """A tensor of a call; dtypes by torch's names, strides in elements."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+
 
 class CaptureRequest(Frozen):
     """A model's config, the lengths, and the dispatch key to look operators up for."""
@@ -20,6 +30,19 @@ class CaptureRequest(Frozen):
     prompt: int
     context: int
     dispatch_key: str | None
+    graph: bool = False
+    """Export the model's graph too, and look for patterns in it."""
+
+
+class CapturedCall(Frozen):
+    """Calls of an overload with the same tensors. `dtype` is that of the arithmetic, None where it is none."""
+
+    inputs: tuple[TensorSpec, ...] = ()
+    outputs: tuple[TensorSpec, ...] = ()
+    dtype: str | None = None
+    calls: int
+    flops: float | None
+    bytes: float | None
 
 
 class CapturedOperator(Frozen):
@@ -29,6 +52,18 @@ class CapturedOperator(Frozen):
     calls: int
     flops: float | None
     bytes: float | None
+    by_signature: tuple[CapturedCall, ...] = ()
+    """The same calls apart, as far as their tensors are known."""
+
+
+class CapturedGraph(Frozen):
+    """The exported graph: calls by overload, and matches by pattern; in `failed` why there is none."""
+
+    operators: dict[str, int] = Field(default_factory=dict)
+    patterns: dict[str, int] = Field(default_factory=dict)
+    layers: int = 0
+    """Layers in the graph: one of each kind."""
+    failed: str | None = None
 
 
 class Registration(Frozen):
@@ -45,7 +80,18 @@ class Capture(Frozen):
     """What a model called, or in `unsupported` why it could not be built."""
 
     unsupported: str | None = None
+    source: Literal["traced", "formulas"] = "traced"
+    why: str = ""
+    """Why the model was not traced, where its operators are from formulas."""
     phases: dict[str, tuple[CapturedOperator, ...]] = Field(default_factory=dict)
+    """After dispatch, in the order of first use."""
+    before: dict[str, tuple[CapturedOperator, ...]] = Field(default_factory=dict)
+    """Before dispatch: composite operators whole, with what they cost."""
+    scopes: dict[str, dict[str, float]] = Field(default_factory=dict)
+    """Phase → part of the model (`attention`, `experts`) → FLOPs of the products that the library made there."""
+    notes: tuple[str, ...] = ()
+    """What was taken to be so, or could not be traced."""
+    graph: CapturedGraph | None = None
     registrations: dict[str, Registration] = Field(default_factory=dict)
     parts: dict[str, dict[str, tuple[str, ...]]] = Field(default_factory=dict)
     """Of operators captured whole: what they become on a device (`CPU`), and on any (`decomposed`)."""

@@ -13,23 +13,21 @@ from typing import Any
 from pydantic import ValidationError
 
 from day0 import home, process
-from day0.artifacts.operators import Gap, Operator, OperatorReport, Phase
+from day0.artifacts.operators import Gap, OperatorReport, Phase
 from day0.errors import EvidenceMissing
 from day0.files import write_json
 from day0.progress import report
 from day0.verdict import Check, Verdict
-from tasks.operators.records import Capture, CapturedOperator, CaptureRequest
+from tasks.operators.corrections import corrections, structure_or_none
+from tasks.operators.formulas import from_formulas
+from tasks.operators.fusions import fused_patterns
+from tasks.operators.ranking import Rates, first_token, gaps_of, ranked_phase, reach_of
+from tasks.operators.records import Capture, CaptureRequest
 from tasks.operators.settings import OperatorSettings
-from tasks.operators.support.rank import OperatorSupport, support_for
+from tasks.operators.support.rank import support_for
 
 #: FLOPs per byte that weigh work and traffic where neither the target nor its operator list tells.
 DEFAULT_BALANCE = 10.0
-
-ADVICE = {
-    "missing": "nothing computes it there: it needs a kernel",
-    "fallback": "each call copies its operands to the CPU and back: it needs a kernel to be fast",
-    "unknown": "run the scan where it can be told, or complete the target's operator list",
-}
 
 
 def scan(config: Mapping[str, Any], settings: OperatorSettings) -> OperatorReport:
@@ -46,8 +44,17 @@ def scan(config: Mapping[str, Any], settings: OperatorSettings) -> OperatorRepor
     except CaptureUnreadable as error:
         return _nothing(settings, Verdict.FAIL, str(error))
     if capture.unsupported:
-        return _nothing(settings, Verdict.INCONCLUSIVE, f"{capture.unsupported}: its operators were not scanned")
+        return _by_formulas(config, settings, capture)
     return judge(config, settings, capture)
+
+
+def _by_formulas(config: Mapping[str, Any], settings: OperatorSettings, capture: Capture) -> OperatorReport:
+    """Of a model that the library does not know, what its family's work needs."""
+    structure = structure_or_none(config)
+    if structure is None:
+        reason = f"{capture.unsupported}, and no family describes it: its operators were not scanned"
+        return _nothing(settings, Verdict.INCONCLUSIVE, reason)
+    return judge(config, settings, from_formulas(structure, config, settings, capture))
 
 
 class CaptureUnreadable(Exception):
@@ -67,6 +74,7 @@ def run_capture(config: Mapping[str, Any], settings: OperatorSettings) -> Captur
         prompt=settings.prompt,
         context=settings.context,
         dispatch_key=settings.operators.dispatch_key,
+        graph=settings.graph,
     )
     report("tracing the model")
     with tempfile.TemporaryDirectory(prefix="day0-operators-") as folder:
@@ -85,14 +93,24 @@ def judge(config: Mapping[str, Any], settings: OperatorSettings, capture: Captur
     empty = [name for name in ("prefill", "decode") if not capture.phases.get(name)]
     if empty:
         return _nothing(settings, Verdict.FAIL, f"the trace of {' and '.join(empty)} captured no operator at all")
-    balance = settings.flops_per_byte or settings.operators.flops_per_byte or DEFAULT_BALANCE
+    rates = rates_of(settings)
     support = support_for(settings.operators, capture)
-    phases = {name: _phase(found, support, balance) for name, found in capture.phases.items()}
-    gaps = _gaps(phases)
-    checks = [_traced(capture, settings, phases, balance), _covered(settings.target, phases, gaps)]
-    if "vision_config" in config:
+    corrected = corrections(
+        structure_or_none(config), capture, {"prefill": (settings.prompt, 0), "decode": (1, settings.context)}
+    )
+    phases = {
+        name: ranked_phase(found, capture.before.get(name, ()), capture, support, rates).model_copy(
+            update={"corrections": corrected.get(name, ())}
+        )
+        for name, found in capture.phases.items()
+    }
+    gaps = gaps_of(phases)
+    checks = [_traced(config, capture, settings, phases, rates), _covered(settings.target, phases, gaps)]
+    if "vision_config" in config and "vision" not in phases:
         reason = "the model has a vision tower, and only its language model was traced"
         checks.append(Check(name="vision", verdict=Verdict.INCONCLUSIVE, reason=reason))
+    if capture.graph is not None and capture.graph.failed:
+        checks.append(Check(name="graph", verdict=Verdict.INCONCLUSIVE, reason=capture.graph.failed))
     return OperatorReport(
         target=settings.target,
         prompt=settings.prompt,
@@ -100,91 +118,65 @@ def judge(config: Mapping[str, Any], settings: OperatorSettings, capture: Captur
         phases=phases,
         gaps=gaps,
         checks=tuple(checks),
+        source=capture.source,
+        model=str(config.get("model_type") or ""),
+        reach=reach_of(phases),
+        first_token=first_token(capture.phases["prefill"], phases["prefill"]),
+        graph=fused_patterns(capture.graph, settings.fused) if capture.graph else None,
     )
 
 
-def _phase(found: tuple[CapturedOperator, ...], support: OperatorSupport, balance: float) -> Phase:
-    """Operators by falling share; a share is of the time that work and traffic take at best, in bytes' time."""
-    seconds = {o.name: _least_time(o, balance) for o in found}
-    whole = sum(time for time in seconds.values() if time is not None)
-    operators = []
-    for o in found:
-        time = seconds[o.name]
-        status, via = support.lookup(o.name)
-        operators.append(
-            Operator(
-                name=o.name,
-                calls=o.calls,
-                flops=o.flops,
-                bytes=o.bytes,
-                share=time / whole if time is not None and whole else None,
-                status=status,
-                via=via,
-            )
-        )
-    operators.sort(key=lambda o: (-_or_most(o.share), -o.calls, o.name))
-    return Phase(
-        operators=tuple(operators), flops=sum(o.flops or 0 for o in found), bytes=sum(o.bytes or 0 for o in found)
-    )
+def rates_of(settings: OperatorSettings) -> Rates:
+    """The target's roofline, or what weighs work against traffic where its config has no rates."""
+    balance = settings.flops_per_byte or settings.operators.flops_per_byte or DEFAULT_BALANCE
+    return Rates(balance, settings.rates, settings.bandwidth)
 
 
-def _least_time(operator: CapturedOperator, balance: float) -> float | None:
-    if operator.flops is None or operator.bytes is None:
-        return None
-    return max(operator.flops / balance, operator.bytes)
-
-
-def _or_most(share: float | None) -> float:
-    """For sorting: what is not known may be the most costly."""
-    return 2.0 if share is None else share
-
-
-def _gaps(phases: Mapping[str, Phase]) -> tuple[Gap, ...]:
-    """Operators that the target is not known to have, most costly first: by their largest share in a phase."""
-    gaps: dict[str, Gap] = {}
-    for phase, content in phases.items():
-        for o in content.operators:
-            if o.status in ("native", "composite"):
-                continue
-            before = gaps.get(o.name)
-            shares = [o.share] if before is None else [before.share, o.share]
-            gaps[o.name] = Gap(
-                name=o.name,
-                status=o.status,
-                phases=(*(before.phases if before else ()), phase),
-                share=None if None in shares else max(share for share in shares if share is not None),
-                advice=_advice(o),
-            )
-    return tuple(sorted(gaps.values(), key=lambda gap: (-_or_most(gap.share), gap.name)))
-
-
-def _advice(operator: Operator) -> str:
-    if operator.status == "unknown" and operator.via:
-        return f"{operator.via}: {ADVICE['unknown']}"
-    parts = operator.via if operator.via and "::" in operator.via else None
-    return ADVICE[operator.status] + (f"; what it lacks of its parts: {parts}" if parts else "")
-
-
-def _traced(capture: Capture, settings: OperatorSettings, phases: Mapping[str, Phase], balance: float) -> Check:
+def _traced(
+    config: Mapping[str, Any], capture: Capture, settings: OperatorSettings, phases: Mapping[str, Phase], rates: Rates
+) -> Check:
     distinct = {o.name for phase in phases.values() for o in phase.operators}
     unknown = sorted({o.name for p in phases.values() for o in p.operators if o.flops is None or o.bytes is None})
     calls = {name: sum(o.calls for o in phase.operators) for name, phase in phases.items()}
-    how = "all" if capture.traced_layers == capture.layers else f"{capture.traced_layers}, repeated to"
     reason = (
         f"{len(distinct)} operators: {calls['prefill']:,} calls to prefill {settings.prompt} tokens, "
-        f"{calls['decode']:,} to decode one at {settings.context}; traced {how} {capture.layers} layers"
+        f"{calls['decode']:,} to decode one at {settings.context}; "
     )
+    if capture.source == "formulas":
+        reason += f"from the formulas of the model's family, not traced: {capture.why}"
+    else:
+        how = "all" if capture.traced_layers == capture.layers else f"{capture.traced_layers}, repeated to"
+        reason += f"traced {how} {capture.layers} layers"
+    if is_quantised(config):
+        reason += f"; its weights are quantised, and the operators are those of the same model in {capture.dtype}"
     if unknown:
         reason += f"; without a cost formula, and so missing in the totals: {', '.join(unknown)}"
+    for note in capture.notes:
+        reason += f"; {note}"
+    for name, phase in phases.items():
+        for correction in phase.corrections:
+            reason += f"; {correction.what} in {name}, by {correction.flops:+.3g} FLOP: {correction.reason}"
     measured = {
         "layers": capture.layers,
         "traced_layers": capture.traced_layers,
         "dtype": capture.dtype,
         "packages": capture.packages,
-        "flops_per_byte": balance,
+        "flops_per_byte": rates.balance,
+        "bandwidth": rates.bandwidth,
         "unknown_costs": unknown,
+        "native": {name: phase.native for name, phase in phases.items()},
+        "source": capture.source,
     }
-    return Check(name="trace", verdict=Verdict.PASS, reason=reason, measured=measured)
+    # What formulas say a model needs is no evidence of what it calls.
+    verdict = Verdict.PASS if capture.source == "traced" else Verdict.INCONCLUSIVE
+    return Check(name="trace", verdict=verdict, reason=reason, measured=measured)
+
+
+def is_quantised(config: Mapping[str, Any]) -> bool:
+    """Whether a config, or one of its models', says how weights are quantised."""
+    return "quantization_config" in config or any(
+        is_quantised(value) for value in config.values() if isinstance(value, Mapping)
+    )
 
 
 def _covered(target: str, phases: Mapping[str, Phase], gaps: tuple[Gap, ...]) -> Check:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
 from typing import Any
@@ -56,19 +57,58 @@ def totals(found: Capture, phase: str) -> tuple[float, float]:
     return sum(o.flops or 0 for o in operators), sum(o.bytes or 0 for o in operators)
 
 
-def test_few_layers_repeated_are_the_whole_model(monkeypatch: pytest.MonkeyPatch) -> None:
-    repeated = ask(TINY)
-    assert (repeated.traced_layers, repeated.layers) == (3, 6)
-    monkeypatch.setattr("tasks.operators.capture.layers_are_alike", lambda model, config: False)
-    whole = ask(TINY)
+KINDS = {
+    "alike": (TINY, 1),
+    "two kinds of attention": (
+        TINY
+        | {"model_type": "qwen2", "layer_types": ["sliding_attention", "full_attention"] * 3}
+        | {"use_sliding_window": True, "sliding_window": 8},
+        2,
+    ),
+    "latent attention and experts": (
+        TINY
+        | {"model_type": "deepseek_v3", "kv_lora_rank": 32, "q_lora_rank": 32, "qk_rope_head_dim": 8}
+        | {"qk_nope_head_dim": 16, "v_head_dim": 16, "n_routed_experts": 8, "num_experts_per_tok": 2, "n_group": 2}
+        | {"topk_group": 1, "moe_intermediate_size": 32, "first_k_dense_replace": 2, "num_key_value_heads": 4}
+        | {"head_dim": 8},
+        2,
+    ),
+    "a recurrent layer": (
+        TINY
+        | {"model_type": "qwen3_next", "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
+        | {"linear_num_value_heads": 4, "linear_num_key_heads": 2, "linear_key_head_dim": 8}
+        | {"linear_value_head_dim": 8, "shared_expert_intermediate_size": 32},
+        2,
+    ),
+    "sinks": (
+        TINY
+        | {"model_type": "gpt_oss", "num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 8}
+        | {"pad_token_id": 0},
+        2,
+    ),
+    "state spaces": (
+        TINY
+        | {"model_type": "nemotron_h", "hybrid_override_pattern": "M-M*-M", "mamba_num_heads": 4, "mamba_head_dim": 16}
+        | {"ssm_state_size": 8, "n_groups": 2},
+        3,
+    ),
+}
+
+
+@pytest.mark.parametrize(("config", "kinds"), KINDS.values(), ids=KINDS)
+def test_a_layer_of_each_kind_repeated_is_the_whole_model(
+    config: dict[str, Any], kinds: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    repeated = ask(config)
+    assert (repeated.traced_layers, repeated.layers) == (kinds, 6)
+    numbers = itertools.count()
+    monkeypatch.setattr("tasks.operators.blocks._kind", lambda layer: f"its own: {next(numbers)}")
+    whole = ask(config)
     assert whole.traced_layers == 6
+    # Sums in another order: a call of the same tensors costs the same.
     assert repeated.phases == whole.phases
-
-
-def test_layers_that_differ_are_all_traced() -> None:
-    kinds = ["sliding_attention", "full_attention"] * 3
-    found = ask(TINY | {"model_type": "qwen2", "layer_types": kinds, "use_sliding_window": True, "sliding_window": 8})
-    assert found.traced_layers == 6
+    assert repeated.before == whole.before
+    assert repeated.scopes == whole.scopes
 
 
 def test_the_work_of_prefill_and_decode() -> None:
@@ -114,6 +154,13 @@ def test_a_model_type_that_cannot_be_built_is_said(model_type: object) -> None:
     assert found.phases == {}
 
 
+def test_a_model_that_cannot_be_traced_is_said() -> None:
+    found = ask(TINY | {"num_key_value_heads": 3})
+    assert found.unsupported is not None
+    assert "could not be traced" in found.unsupported
+    assert found.registrations
+
+
 @pytest.mark.parametrize("layers", [0, 10**9])
 def test_a_count_of_layers_that_cannot_be_is_not_built(layers: int) -> None:
     assert f"{layers:,} layers" in (ask(TINY | {"num_hidden_layers": layers}).unsupported or "")
@@ -144,4 +191,6 @@ def test_the_command_on_an_unknown_model_type(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(TINY | {"model_type": "llama_5"}))
     result = CliRunner().invoke(command, [str(tmp_path / "config.json"), "--target", "cpu", "--json"])
     assert result.exit_code == 3
-    assert "'llama_5'" in json.loads(result.stdout)["reason"]
+    answer = json.loads(result.stdout)
+    assert "'llama_5'" in answer["reason"]
+    assert answer["source"] == "formulas"

@@ -1,0 +1,131 @@
+"""Models of transformers by their config alone, without weights: on the meta device, or of fake tensors."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from importlib.metadata import version
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from transformers import (
+    CONFIG_MAPPING,
+    MODEL_FOR_CAUSAL_LM_MAPPING,
+    MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING,
+    MODEL_MAPPING,
+    AutoModel,
+    AutoModelForCausalLM,
+    AutoModelForImageTextToText,
+)
+
+#: Building a module for each of a billion layers that a hostile config names would never end.
+MOST_LAYERS = 10_000
+
+#: The side of the image that a vision tower is traced with where its config names no size, pixels.
+IMAGE = 448
+
+
+@dataclass(frozen=True)
+class Description:
+    """A model as the library describes it."""
+
+    config: Any
+    """The config that the model is built from: the text model's where the library has that by itself."""
+    text: Any
+    vision: Any
+    """The vision tower's config, or None."""
+
+    @property
+    def layers(self) -> int:
+        return int(self.text.num_hidden_layers)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        found = self.text.dtype
+        return found if isinstance(found, torch.dtype) else torch.bfloat16
+
+
+def describe(raw: dict[str, Any]) -> tuple[Description | None, str]:
+    """The model that a config.json describes; None where transformers has no such model, with the reason."""
+    model_type, release = raw.get("model_type"), version("transformers")
+    if not isinstance(model_type, str) or model_type not in CONFIG_MAPPING:
+        return None, f"transformers {release} does not know the model type {model_type!r}"
+    # Whatever quantisation the weights have, the operators are those of the model at its dtype.
+    raw = _without_quantisation({k: v for k, v in raw.items() if k != "auto_map"})
+    whole = CONFIG_MAPPING[model_type].from_dict(raw)
+    text = whole.get_text_config()
+    if type(text) in MODEL_FOR_CAUSAL_LM_MAPPING:
+        config = text
+    elif type(whole) in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING:
+        config = whole
+    else:
+        return None, f"transformers {release} has no language model for the model type {model_type!r}"
+    layers = getattr(text, "num_hidden_layers", 0)
+    if not isinstance(layers, int) or not 0 < layers <= MOST_LAYERS:
+        return None, f"a model of {layers:,} layers is not believed (at most {MOST_LAYERS:,})"
+    return Description(config, text, getattr(whole, "vision_config", None)), ""
+
+
+def _without_quantisation(raw: dict[str, Any]) -> dict[str, Any]:
+    return {
+        key: _without_quantisation(value) if isinstance(value, dict) else value
+        for key, value in raw.items()
+        if key not in ("quantization_config", "compression_config")
+    }
+
+
+@contextmanager
+def without_data(fake: bool) -> Iterator[None]:
+    """In the body, tensors have shapes only: on the meta device, or where an operator has no function for it, fake
+    ones that claim to lie on the CPU."""
+    with FakeTensorMode(allow_non_fake_inputs=True) if fake else nullcontext(), torch.device("cpu" if fake else "meta"):
+        yield
+
+
+def build(model: Description) -> Any:
+    """The language model, in inference mode, within `without_data`."""
+    auto = AutoModelForCausalLM if model.config is model.text else AutoModelForImageTextToText
+    return _built(auto, model.config, model.dtype)
+
+
+def build_vision(model: Description) -> Any:
+    """The vision tower, likewise.
+
+    Raises:
+        ValueError: transformers has no model of this config.
+    """
+    if type(model.vision) not in MODEL_MAPPING:
+        raise ValueError(f"transformers has no model for {type(model.vision).__name__}")
+    return _built(AutoModel, model.vision, model.dtype)
+
+
+def _built(auto: Any, config: Any, dtype: torch.dtype) -> Any:
+    return auto.from_config(config, dtype=dtype, trust_remote_code=False).eval()
+
+
+def image_inputs(tower: Any) -> dict[str, torch.Tensor]:
+    """One image for a vision tower: pixels, or patches with the grid that they lie in, which is data and not only a
+    shape: it is there, on the CPU."""
+    config, dtype = tower.config, tower.dtype
+    size = config.image_size if isinstance(getattr(config, "image_size", None), int) else IMAGE
+    patch = config.patch_size
+    channels = getattr(config, "in_channels", getattr(config, "num_channels", 3))
+    parameters = inspect.signature(tower.forward).parameters
+    grid = next((name for name in parameters if name in ("grid_thw", "image_grid_thw", "grid_hws", "grid_hw")), None)
+    first = next(iter(parameters))
+    if grid is None:
+        return {first: torch.zeros(1, channels, size, size, dtype=dtype, device="meta")}
+    merge = getattr(config, "spatial_merge_size", getattr(config, "merge_kernel_size", 1))
+    side = size // patch // 2 * 2 if not isinstance(merge, int) else size // patch // merge * merge
+    embedding = next((m for m in tower.modules() if isinstance(m, torch.nn.Conv2d | torch.nn.Conv3d)), None)
+    if first == "pixel_values" and isinstance(embedding, torch.nn.Conv2d):
+        shape: tuple[int, ...] = (side * side, channels, patch, patch)
+    else:
+        shape = (side * side, channels * getattr(config, "temporal_patch_size", 1) * patch * patch)
+    return {
+        first: torch.zeros(shape, dtype=dtype, device="meta"),
+        grid: torch.tensor([[1, side, side] if grid.endswith("thw") else [side, side]]),
+    }
