@@ -30,6 +30,11 @@ SIZE = click.IntRange(1, 65_536)
     "--output", type=click.IntRange(1, 1 << 40), help="Of them those of an answer: throughput then counts prompts too."
 )
 @click.option("--concurrency", type=click.IntRange(1, 1_000_000), help="Sequences at once; by default 1.")
+@click.option(
+    "--tpot",
+    type=click.FloatRange(0, min_open=True),
+    help="Seconds: layouts that are predicted to take longer for a token are left out.",
+)
 @click.option("--kv-dtype", help="Of the KV cache; by default that of the weights, or what the checkpoint says.")
 @click.option("--index-dtype", help="Of an indexer's keys; by default that of the KV cache.")
 @click.option("--weight-dtype", help="What the weights are served as; by default what they are stored as.")

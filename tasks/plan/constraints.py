@@ -38,7 +38,7 @@ UNSHARED = ("compressed", "block_sparse", "cross")
 
 Constraint = Literal[
     "heads and rows", "shared heads", "vocabulary", "quantisation block", "experts", "pipeline", "context parallel",
-    "sizes", "nodes", "devices", "memory",
+    "sizes", "nodes", "devices", "memory", "tpot",
 ]  # fmt: skip
 
 

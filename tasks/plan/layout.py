@@ -215,6 +215,9 @@ class _Planner:
 
 def _misfit(found: Found, devices: int) -> str:
     """One sentence: what is in the way, and what would fit."""
+    slow = next((rejection for rejection in found.rejected if rejection.constraint == "tpot"), None)
+    if slow is not None:
+        return f"no layout on {devices} devices is quick enough; the quickest is {slow.reason}"
     by_memory = [rejection for rejection in found.rejected if rejection.dimension == "memory"]
     if not by_memory:
         first = found.rejected[0].reason if found.rejected else "there is no layout"

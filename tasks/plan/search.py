@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
@@ -18,6 +19,9 @@ GB = 1e9
 
 #: Layouts whose speed is predicted, the first by what they are screened by.
 PREDICTED = 32
+
+#: What screening may have too long: it leaves out what stages send.
+SCREENED_SLACK = 1.05
 
 
 @dataclass(frozen=True)
@@ -76,8 +80,11 @@ class Search:
         fitting = [sizes for sizes in possible if context and self._fits(sizes, context)]
         nearest = self._reject_without_room(possible, set(fitting), context, rejected)
         screened = sorted((Ranked(s, self.screen(s, context)) for s in _undominated(fitting)), key=self._rank)
-        best = different(screened, PREDICTED)
-        ranked = sorted((Ranked(r.sizes, self.predict(r.sizes, context)) for r in best), key=self._rank)
+        best = different(self._quick_enough(screened, SCREENED_SLACK), PREDICTED)
+        predicted = sorted((Ranked(r.sizes, self.predict(r.sizes, context)) for r in best), key=self._rank)
+        ranked = self._quick_enough(predicted, 1.0)
+        if fitting and not ranked:
+            self._reject_slow(predicted or screened, rejected)
         wanted = self.settings.context or self.memory.engine.kv_block_tokens
         return Found(
             context=context or context_length,
@@ -148,6 +155,29 @@ class Search:
             return 1
         held = self.memory.weight_bytes(replace(shape, pp=1))[0]
         return -(-held // self.settings.capacity(1))
+
+    def _quick_enough(self, listed: list[Ranked], slack: float) -> list[Ranked]:
+        """Those whose token takes no longer than is asked, times `slack`; all, where nothing is asked."""
+        limit = self.settings.tpot
+        if limit is None:
+            return listed
+        return [
+            r for r in listed if r.speed.seconds_per_token is not None and r.speed.seconds_per_token <= slack * limit
+        ]
+
+    def _reject_slow(self, listed: list[Ranked], rejected: _Rejected) -> None:
+        """Reject the quickest of those that have room, none of which is quick enough."""
+        limit = self.settings.tpot
+        assert limit is not None
+        quickest = min(listed, key=lambda found: found.speed.seconds_per_token or math.inf)
+        seconds = quickest.speed.seconds_per_token
+        if seconds is None:
+            reason = "the time of a token cannot be predicted, as the target's memory bandwidth is not known"
+            obstacle = Obstacle("tpot", reason, "tpot", 0, None)
+        else:
+            reason = f"a token takes {seconds * 1e3:.1f} ms and at most {limit * 1e3:g} ms are asked (--tpot)"
+            obstacle = Obstacle("tpot", f"{named(quickest.sizes)}: {reason}", "tpot", round(seconds * 1e6), None)
+        rejected.add(quickest.sizes, [obstacle])
 
     def _reject_without_room(
         self, possible: list[Sizes], fitting: set[Sizes], context: int, rejected: _Rejected

@@ -31,6 +31,8 @@ class PlanSettings(Settings):
     output: int | None = Field(default=None, ge=1, le=1 << 40)
     """Of them those of an answer, the rest is the prompt: the throughput then counts the time that prompts take. None:
     decode alone."""
+    tpot: float | None = Field(default=None, gt=0)
+    """Seconds: layouts whose predicted time of a token is longer are rejected."""
     kv_dtype: str | None = None
     """None: what the checkpoint's quantisation says, or that of the weights, as engines do."""
     index_dtype: str | None = None

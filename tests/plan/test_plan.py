@@ -433,3 +433,27 @@ def test_sizes_of_a_layout_are_those_it_was_made_of() -> None:
     found = plan(QWEN_MOE, tp=2, pp=2, ep=4, dp=2, devices=8, concurrency=4, context=4096, target="h200")
     assert found.chosen is not None
     assert dataclasses.astuple(sizes_of(found.chosen)) == (2, 2, 4, 2, 1)
+
+
+def test_a_limit_on_the_time_of_a_token_leaves_out_what_is_slower() -> None:
+    asked: dict[str, Any] = {"target": "h200", "devices": 8, "context": 4096, "concurrency": 64, "objective": "cost"}
+    free = plan(LLAMA_70B, **asked)
+    assert free.chosen and free.chosen.seconds_per_token
+    limit = free.chosen.seconds_per_token * 0.8
+    held = plan(LLAMA_70B, **asked, tpot=limit)
+    assert held.chosen and held.chosen.seconds_per_token
+    assert all(
+        layout.seconds_per_token is not None and layout.seconds_per_token <= limit
+        for layout in (held.chosen, *held.alternatives)
+    )
+    none = plan(LLAMA_70B, **asked, tpot=1e-6)
+    assert not none.feasible
+    assert none.verdict is Verdict.FAIL
+    assert "a token takes" in none.reason
+    assert [r.constraint for r in none.rejected].count("tpot") == 1
+
+
+def test_a_limit_that_cannot_be_checked_is_not_passed() -> None:
+    held = plan(LLAMA_8B, target="cpu", context=128, tpot=1.0, device_memory=64 << 30)
+    assert not held.feasible
+    assert "cannot be predicted" in held.reason
