@@ -8,22 +8,20 @@ from flows import output
 
 
 @output.command()
-@click.argument("action", type=click.Choice(["list"]))
+@click.argument("action", type=click.Choice(["list", "build", "accept", "bench"]))
 @click.argument("names", nargs=-1, metavar="[NAME]...")
 @click.option("--target", required=True, metavar="T", help="Name of a file in configs/targets/.")
 def command(action: str, names: tuple[str, ...], target: str) -> output.Answer:
-    """The kernels that day0 can provide for a target: `list`, all or those named."""
-    from day0.errors import InputError
-    from day0.target import load_target
-    from tasks.kernels.gaps import provided
+    """Kernels for a target, all or those named.
 
-    load_target(target)
-    kernels = provided(target)
-    if unknown := [name for name in names if name not in {kernel.name for kernel in kernels}]:
-        raise InputError(f"there is no kernel named {unknown[0]!r} for {target}; `day0 kernels list` names all")
-    chosen = [kernel.to_json() for kernel in kernels if not names or kernel.name in names]
+    list shows them with the verdicts that they have been given on this machine. build compiles them. accept tries
+    each in a process of its own and gives its verdict. bench times the accepted ones beside the framework.
+    Exit code 3: a kernel could not be tried here, because its device is not here.
+    """
+    from day0.verdict import exit_code
+    from tasks.kernels.actions import act
+    from tasks.kernels.render import show_kernels
 
-    def show() -> None:
-        click.echo("\n".join(kernel["name"] for kernel in chosen) or f"no kernels are provided for {target}")
-
-    return output.Answer({"kernels": chosen}, show)
+    kernels, verdict = act(action, names, target)
+    data = {"kernels": [kernel.to_json() for kernel in kernels]}
+    return output.Answer(data, lambda: show_kernels(kernels, target, action == "bench"), exit_code(verdict))

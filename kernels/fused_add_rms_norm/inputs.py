@@ -19,7 +19,6 @@ CASES: list[dict[str, Any]] = [
     {"rows": 300000, "hidden": 7168, "huge": True, "note": "more than 2^31 elements"},
     {"rows": 16, "hidden": 7168, "bench": True, "note": "DeepSeek-V3, decode"},
     {"rows": 4096, "hidden": 7168, "bench": True, "note": "DeepSeek-V3, prefill"},
-    {"rows": 32768, "hidden": 7168, "bench": True},
 ]
 
 

@@ -10,6 +10,7 @@ import hashlib
 import importlib.util
 import os
 import re
+import sys
 from collections.abc import Callable, Mapping
 from functools import cached_property
 from pathlib import Path
@@ -211,6 +212,11 @@ class KernelDefinition:
         return _function(self._reference, "comparable") if hasattr(self._reference, "comparable") else None
 
     @property
+    def baseline(self) -> Callable[..., Any]:
+        """What the framework does, to be timed: `baseline`, which may work in place, else `reference`."""
+        return _function(self._reference, "baseline") if hasattr(self._reference, "baseline") else self.reference
+
+    @property
     def make(self) -> Callable[..., Any]:
         """`make(case, dtype, generator, device)`: the operator's arguments."""
         return _function(self._inputs, "make")
@@ -296,6 +302,7 @@ def load_module(path: Path) -> ModuleType:
     if spec is None or spec.loader is None:
         raise InputError(f"{path} is no Python file")
     module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # torch.compile looks a function's module up
     try:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:  # whatever a foreign file raises, it is that file's fault

@@ -1,34 +1,93 @@
-"""From the gaps of an operator scan to kernels."""
+"""From the gaps of an operator scan to kernels: a gap is met by a kernel that was accepted, and by nothing else."""
 
 from __future__ import annotations
 
+from functools import cache
+from pathlib import Path
+
 from day0.artifacts.kernels import Kernel, KernelBundle
-from day0.artifacts.operators import OperatorReport
+from day0.artifacts.operators import Gap, OperatorReport
+from day0.config import read_yaml
+from day0.deadline import current
+from day0.errors import EvidenceMissing, Unavailable
+from day0.progress import report
+from day0.target import load_target
 from day0.verdict import Check, Verdict
+from tasks.kernels.acceptance.run import verdict
+from tasks.kernels.build import BuildFailed
+from tasks.kernels.definition import KernelDefinition, find_kernel, kernel_names
+from tasks.kernels.verdicts import accepted, known
+
+
+def offered(target: str) -> tuple[tuple[KernelDefinition, str], ...]:
+    """Each kernel with each of its backends that a target can run, accepted or not."""
+    wanted = _backends().get(load_target(target).operators, [])
+    found = [find_kernel(name) for name in kernel_names()] if wanted else []
+    return tuple((definition, backend) for definition in found for backend in wanted if backend in definition.backends)
 
 
 def provided(target: str) -> tuple[Kernel, ...]:
-    """The kernels that can be had for a target: none yet, for any target."""
-    return ()
+    """The kernels that can be had for a target, with the verdicts that they have been given here."""
+    return tuple(known(definition, backend) for definition, backend in offered(target))
 
 
 def fill_gaps(operators: OperatorReport) -> KernelBundle:
-    """A bundle that meets the gaps; `unmet` names the operators for which there is no kernel."""
-    have = {kernel.name for kernel in provided(operators.target)}
-    lacking = tuple(g.name for g in operators.gaps if g.status in ("missing", "fallback") and g.name not in have)
-    return KernelBundle(target=operators.target, unmet=lacking, checks=(_judge(operators, lacking),))
+    """Kernels for the gaps, each tried now unless it has passed before. `unmet` names operators without one that did.
+
+    Raises:
+        StageTimeout, Cancelled: the stage's time was up.
+    """
+    gaps = [gap for gap in operators.gaps if gap.status in ("missing", "fallback")]
+    wanted = {gap.name for gap in gaps}
+    # Without a gap there is nothing to meet, and the target need not be one of those that are configured.
+    choices = offered(operators.target) if wanted else ()
+    fitting = [(d, b) for d, b in choices if wanted.intersection(d.file.replaces)]
+    kernels: list[Kernel] = []
+    met: set[str] = set()
+    for number, (definition, backend) in enumerate(fitting):
+        current().check()
+        report("accepting kernels", number, len(fitting), "kernels")
+        kernels.append(_tried(definition, backend))
+        if kernels[-1].verdict is Verdict.PASS:
+            met |= wanted.intersection(definition.file.replaces)
+    unmet = tuple(gap.name for gap in gaps if gap.name not in met)
+    checks = [_judge(operators, gaps, unmet, kernels)]
+    return KernelBundle(target=operators.target, kernels=tuple(kernels), unmet=unmet, checks=tuple(checks))
 
 
-def _judge(operators: OperatorReport, lacking: tuple[str, ...]) -> Check:
+def _tried(definition: KernelDefinition, backend: str) -> Kernel:
+    """A kernel's verdict; one that cannot be built has one, too."""
+    try:
+        return accepted(definition, backend)
+    except BuildFailed as error:
+        return verdict(definition, backend, Verdict.FAIL, str(error))
+    except (Unavailable, EvidenceMissing) as error:
+        return verdict(definition, backend, Verdict.INCONCLUSIVE, str(error))
+
+
+def _judge(operators: OperatorReport, gaps: list[Gap], unmet: tuple[str, ...], kernels: list[Kernel]) -> Check:
     called = {operator.name for phase in operators.phases.values() for operator in phase.operators}
-    if lacking:
-        named = ", ".join(f"{g.name} ({g.status})" for g in operators.gaps if g.name in lacking)
+    if unmet:
+        named = ", ".join(f"{gap.name} ({gap.status})" for gap in gaps if gap.name in unmet)
+        tried = "".join(f"; {k.name} for {k.backend}: {k.error['reason']}" for k in kernels if "reason" in k.error)
         reason = (
-            f"{operators.target} lacks {len(lacking)} of {len(called)} operators, and no kernel is provided: {named}"
+            f"{operators.target} lacks {len(unmet)} of {len(called)} operators, and no kernel is accepted for them: "
+            f"{named}{tried}"
         )
         return Check(name="gaps", verdict=Verdict.FAIL, reason=reason)
     if not called or not operators.verdict.good:
         reason = f"what {operators.target} lacks is not known: {operators.reason}"
         return Check(name="gaps", verdict=Verdict.INCONCLUSIVE, reason=reason)
+    if gaps:
+        names = ", ".join(f"{kernel.name} for {kernel.backend}" for kernel in kernels if kernel.verdict is Verdict.PASS)
+        reason = f"all {len(gaps)} operators that {operators.target} lacks have an accepted kernel: {names}"
+        return Check(name="gaps", verdict=Verdict.PASS, reason=reason)
     reason = f"{operators.target} lacks none of the {len(called)} operators that the model calls"
     return Check(name="gaps", verdict=Verdict.SKIPPED, reason=reason)
+
+
+@cache
+def _backends() -> dict[str, list[str]]:
+    """Backends by the name of a target's operators."""
+    found: dict[str, list[str]] = read_yaml(Path(__file__).with_name("backends.yaml"))
+    return found

@@ -15,6 +15,7 @@ from tasks.kernels.acceptance.faults import Fault, brief
 from tasks.kernels.acceptance.layouts import (
     LAYOUTS,
     first_difference,
+    index_of,
     laid,
     overlap,
     raw,
@@ -235,7 +236,7 @@ class Examination:
                     break
                 # The last element, where tails are, or any other.
                 flat = tensor.numel() - 1 if self._random.random() < 0.5 else self._random.randrange(tensor.numel())
-                tensor.view(-1)[flat] = value
+                tensor[index_of(flat, tensor.shape)] = value
                 where = f"{label(case)}, {value} in {argument.name}"
                 outputs = self._call(args, f"{judge.dtype}, {where}")
                 judge.compare(*self._compared(args, outputs, self._reference(args)), where)
@@ -354,11 +355,9 @@ class Examination:
         """Outputs, the framework's and float64's, as they are to be compared."""
         exact = tuple(widened(value) for value in args)
         truth = self._reference(exact)
-        compare = self.definition.comparable
-        if compare is None:
-            return outputs, ours, truth
-        found = [as_tuple(compare(exact, results)) for results in (outputs, ours, truth)]
-        return found[0], found[1], found[2]
+        if compare := self.definition.comparable:
+            outputs, ours, truth = (as_tuple(compare(exact, results)) for results in (outputs, ours, truth))
+        return outputs, ours, tuple(t.double() if t.is_floating_point() else t for t in truth)
 
 
 def widened(value: Any) -> Any:

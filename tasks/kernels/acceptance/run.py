@@ -148,7 +148,8 @@ def run_worker(
 
 def _death(error: process.ProcessFailed) -> str:
     if error.returncode >= 0:
-        return str(error)
+        last = next((line.strip() for line in reversed(error.tail) if line.strip()), "it printed nothing")
+        return f"its process ended with code {error.returncode}: {last}"
     try:
         name = signal.Signals(-error.returncode).name
     except ValueError:

@@ -18,10 +18,10 @@ from tasks.kernels.acceptance.faults import Fault, brief
 from tasks.kernels.acceptance.records import Answer, Request
 from tasks.kernels.acceptance.tampering import Snapshot, check_threads, settled, threads
 from tasks.kernels.definition import KernelDefinition, label
-from tasks.kernels.load import as_tuple
 
 #: Threads that a kernel's own pool may keep, asleep.
 _POOL = 64
+_CODES = (torch.float8_e4m3fn, torch.float8_e5m2)
 
 
 def main() -> None:
@@ -65,15 +65,17 @@ def opcheck(definition: KernelDefinition, examination: Examination) -> None:
     name = definition.file.dtypes[0]
     case = next((c for c in examination.cases if all(v for v in c.values())), examination.cases[0])
     args = definition.make(case, getattr(torch, name), torch.Generator(examination.device), examination.device)
-    checks = ("test_schema", "test_faketensor", "test_aot_dispatch_static", "test_aot_dispatch_dynamic")
+    checks = ["test_schema", "test_faketensor", "test_aot_dispatch_static", "test_aot_dispatch_dynamic"]
+    if any(isinstance(value, torch.Tensor) and value.dtype in _CODES for value in args):
+        # It compares arguments before and after by arithmetic that torch does not have for these. Changed arguments
+        # and aliases have been looked for by then.
+        checks.remove("test_schema")
     called = getattr(torch.ops.day0, definition.name).default
     results = torch.library.opcheck(called, args, test_utils=checks, raise_exception=False)
     for check, result in results.items():
         if result != "SUCCESS":
             detail = brief(result) if isinstance(result, BaseException) else str(result)
             raise Fault("opcheck", f"{name}, {label(case)}: {check}: {detail}")
-    if len(as_tuple(load.operator(definition)(*args))) != definition.schema.outputs:
-        raise Fault("opcheck", f"{name}, {label(case)}: it does not return what its schema says")
     examination.error["opcheck"] = sorted(check.removeprefix("test_") for check in checks)
 
 

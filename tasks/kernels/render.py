@@ -1,0 +1,67 @@
+"""Kernels for people."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.table import Column, Table
+
+from day0.artifacts.kernels import Kernel
+from day0.verdict import Verdict
+
+_COLOURS = {Verdict.PASS: "green", Verdict.FAIL: "red", Verdict.INCONCLUSIVE: "yellow", Verdict.SKIPPED: "dim"}
+
+
+def show_kernels(kernels: Sequence[Kernel], target: str, timed: bool = False) -> None:
+    """A table of kernels, then the reasons of those that are not accepted."""
+    console = Console()
+    if not kernels:
+        console.print(f"no kernels are provided for {target}")
+        return
+    name, error = Column("kernel", no_wrap=True), Column("mean error / framework's", justify="right")
+    table = Table(name, "backend", "verdict", error, *(_TIMED if timed else ()), "digest")
+    for kernel in kernels:
+        colour = _COLOURS[kernel.verdict]
+        row = [kernel.name, kernel.backend, f"[{colour}]{kernel.verdict}[/{colour}]", _ratio(kernel)]
+        if timed:
+            row += [_times(kernel, "eager"), _times(kernel, "compiled"), _share(kernel.roofline)]
+        table.add_row(*row, kernel.digest[:12])
+    console.print(table)
+    for kernel in kernels:
+        if reason := kernel.error.get("reason"):
+            console.print(f"{kernel.name} for {kernel.backend}: {reason}", markup=False, highlight=False)
+    for kernel in kernels if timed else ():
+        for case in kernel.speedup.get("cases", ()):
+            compiled = "" if case["compiled"] is None else f", compiled {case['compiled'] * 1e3:.3g} ms"
+            console.print(
+                f"{kernel.name} for {kernel.backend}, {case['dtype']}, {case['case']}: {case['kernel'] * 1e3:.3g} ms, "
+                f"eager {case['eager'] * 1e3:.3g} ms{compiled}, {case['roofline']:.0%} of a copy's bandwidth, "
+                f"outputs {case['outputs']}",
+                markup=False,
+                highlight=False,
+            )
+
+
+_TIMED = ("over eager", "over compiled", "of bandwidth")
+
+
+def _ratio(kernel: Kernel) -> str:
+    """The largest ratio of mean errors over dtypes and outputs."""
+    ratios = [
+        output["ratio"]
+        for by_output in kernel.error.values()
+        if isinstance(by_output, dict)
+        for output in by_output.values()
+        if isinstance(output, dict) and output.get("ratio") is not None
+    ]
+    return f"{max(ratios):.2f}" if ratios else "-"
+
+
+def _times(kernel: Kernel, name: str) -> str:
+    value = kernel.speedup.get(name)
+    return "-" if value is None else f"{value:.2f} ×"
+
+
+def _share(roofline: float | None) -> str:
+    return "-" if roofline is None else f"{roofline:.0%}"
