@@ -35,6 +35,18 @@ DAY0_INLINE void split_pairs(F32 a, F32 b, F32& first, F32& second) {
   second = {_mm512_permutex2var_ps(a.v, _mm512_add_epi32(even, _mm512_set1_epi32(1)), b.v)};
 }
 DAY0_INLINE float sum(F32 x) { return _mm512_reduce_add_ps(x.v); }
+DAY0_INLINE __m512 sum_of_two(__m512 a, __m512 b) { return _mm512_add_ps(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b)); }
+DAY0_INLINE __m512 sum_of_four(const F32* x) {
+  const __m512 a = sum_of_two(x[0].v, x[1].v), b = sum_of_two(x[2].v, x[3].v);
+  return _mm512_add_ps(_mm512_shuffle_ps(a, b, 0x44), _mm512_shuffle_ps(a, b, 0xee));
+}
+DAY0_INLINE __m512 sum_of_quarters(__m512 a, __m512 b) {
+  return _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x88), _mm512_shuffle_f32x4(a, b, 0xdd));
+}
+// The sums of sixteen vectors, in order.
+DAY0_INLINE F32 sums(const F32* x) {
+  return {sum_of_quarters(sum_of_quarters(sum_of_four(x), sum_of_four(x + 4)), sum_of_quarters(sum_of_four(x + 8), sum_of_four(x + 12)))};
+}
 // x * 2^n for whole n, rounding into the subnormal range, saturating to infinity.
 DAY0_INLINE F32 scale_by_power(F32 x, F32 n) { return {_mm512_scalef_ps(x.v, n.v)}; }
 DAY0_INLINE F32 nearest(F32 x) { return {_mm512_roundscale_ps(x.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)}; }
@@ -170,6 +182,14 @@ DAY0_INLINE float highest_magnitude(F32 a) {
   std::memcpy(&result, &most, 4);
   return result;
 }
+DAY0_INLINE F32 load(const float* p);
+DAY0_INLINE F32 sums(const F32* x) {
+  alignas(32) float each[kLanes];
+  for (int i = 0; i < kLanes; ++i) {
+    each[i] = sum(x[i]);
+  }
+  return load(each);
+}
 DAY0_INLINE float highest(F32 a) {
   alignas(32) float values[8];
   _mm256_store_ps(values, _mm256_max_ps(a.lo, a.hi));
@@ -299,6 +319,7 @@ DAY0_INLINE float highest_magnitude(F32 a) {
   }
   return most;
 }
+DAY0_INLINE F32 sums(const F32* x) { DAY0_EACH(sum(x[i])); }
 DAY0_INLINE float highest(F32 a) { return *std::max_element(a.v, a.v + kLanes); }
 template <typename T>
 DAY0_INLINE F32 load(const T* p) {
@@ -378,4 +399,16 @@ DAY0_INLINE F32 erfc_of_positive(F32 x) {
   p = fma(p, t, set(1.00002368f));
   p = fma(p, t, set(-1.26551223f));
   return t * exp(fma(x, set(0.0f) - x, p));
+}
+
+// To about two units in the last place: a polynomial near zero (Cephes tanhf, Moshier 1989), beyond it by the sigmoid.
+DAY0_INLINE F32 tanh(F32 x) {
+  const F32 z = x * x;
+  F32 p = set(-5.70498872745e-3f);
+  p = fma(p, z, set(2.06390887954e-2f));
+  p = fma(p, z, set(-5.37397155531e-2f));
+  p = fma(p, z, set(1.33314422036e-1f));
+  p = fma(p, z, set(-3.33332819422e-1f));
+  const F32 near_zero = fma(p * z, x, x);
+  return where_less(magnitude(x), set(0.625f), near_zero, fma(sigmoid(x + x), set(2.0f), set(-1.0f)));
 }
