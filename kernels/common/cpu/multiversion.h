@@ -37,12 +37,34 @@ namespace day0::avx2 {
 #pragma GCC pop_options
 #endif
 
+#if DAY0_X86 && defined(DAY0_WITH_BF16)
+#pragma GCC push_options
+#pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma,f16c,prefer-vector-width=512")
+#define DAY0_VECTORS 512
+#define DAY0_BF16_DOT 1
+namespace day0::avx512_bf16 {
+#include "vector.h"
+#include DAY0_LOOPS
+}  // namespace day0::avx512_bf16
+#undef DAY0_BF16_DOT
+#undef DAY0_VECTORS
+#pragma GCC pop_options
+#endif
+
 #define DAY0_VECTORS 0
 namespace day0::portable {
 #include "vector.h"
 #include DAY0_LOOPS
 }  // namespace day0::portable
 #undef DAY0_VECTORS
+
+// The same with a set that has dot products of bfloat16; its loops are compiled where DAY0_WITH_BF16 is defined.
+#if DAY0_X86
+#define DAY0_SELECT_BF16(...)                                                               \
+  (::day0::instruction_set() == ::day0::InstructionSet::avx512_bf16 ? &::day0::avx512_bf16::__VA_ARGS__ : DAY0_SELECT(__VA_ARGS__))
+#else
+#define DAY0_SELECT_BF16(...) DAY0_SELECT(__VA_ARGS__)
+#endif
 
 #if DAY0_X86
 #define DAY0_SELECT(...)                                                                                    \

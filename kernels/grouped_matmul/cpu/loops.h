@@ -1,0 +1,234 @@
+// Pieces of a grouped product, for one instruction set. A tile of rows by columns is in registers as vectors of partial sums along the inner
+// dimension, which is contiguous in both operands, so nothing is packed or transposed; their lanes are added at the end. With scales a
+// block's sums are in registers of their own before they are scaled.
+
+// How numbers of the inner dimension are taken: kStep at once.
+#if defined(DAY0_BF16_DOT)
+template <typename T>
+constexpr bool kDot = std::is_same_v<T, BFloat16>;
+#else
+template <typename T>
+constexpr bool kDot = false;
+#endif
+template <typename T>
+constexpr int64_t kStep = kDot<T> ? 32 : kLanes;
+
+#if defined(DAY0_BF16_DOT)
+typedef __m512i Pairs;
+DAY0_INLINE Pairs load_pairs(const BFloat16* p, int64_t count) {
+  return count >= 32 ? _mm512_loadu_si512(p) : _mm512_maskz_loadu_epi16((1u << count) - 1, p);
+}
+// e4m3fn as bfloat16, exactly: the 128 magnitudes are looked up in four registers.
+struct Magnitudes {
+  alignas(64) uint16_t bits[128];
+  constexpr Magnitudes() : bits() {
+    for (int code = 0; code < 127; ++code) {
+      const int exponent = code >> 3;
+      int fraction = code & 7, power = exponent - 7 + 127;
+      if (exponent == 0) {
+        power = fraction ? 121 : 0;  // 2^-6
+        while (fraction && !(fraction & 8)) {
+          fraction <<= 1;
+          --power;
+        }
+        fraction &= 7;
+      }
+      bits[code] = static_cast<uint16_t>(power << 7 | fraction << 4);
+    }
+    bits[127] = 0x7fc0;
+  }
+};
+constexpr Magnitudes kMagnitudes;
+DAY0_INLINE Pairs load_pairs(const Float8_e4m3fn* p, int64_t count) {
+  const __m256i bytes = count >= 32 ? _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)) : _mm256_maskz_loadu_epi8((1u << count) - 1, p);
+  const __m512i codes = _mm512_cvtepu8_epi16(bytes);
+  const __m512i* table = reinterpret_cast<const __m512i*>(kMagnitudes.bits);
+  const __m512i low = _mm512_permutex2var_epi16(table[0], codes, table[1]);
+  const __m512i high = _mm512_permutex2var_epi16(table[2], codes, table[3]);
+  const __m512i magnitude = _mm512_mask_mov_epi16(low, _mm512_test_epi16_mask(codes, _mm512_set1_epi16(0x40)), high);
+  const __m512i sign = _mm512_slli_epi16(_mm512_and_si512(codes, _mm512_set1_epi16(0x80)), 8);
+  return _mm512_or_si512(magnitude, sign);
+}
+DAY0_INLINE F32 multiply(Pairs a, Pairs b, F32 sum) { return {_mm512_dpbf16_ps(sum.v, (__m512bh)a, (__m512bh)b)}; }
+#endif
+DAY0_INLINE F32 multiply(F32 a, F32 b, F32 sum) { return fma(a, b, sum); }
+
+template <typename T, typename W>
+DAY0_INLINE auto operand(const W* p, int64_t count) {
+#if defined(DAY0_BF16_DOT)
+  if constexpr (kDot<T>) {
+    return load_pairs(p, count);
+  } else
+#endif
+    return load(p, count);
+}
+
+// The registers that a tile may take.
+constexpr int kTileColumns = DAY0_VECTORS == 512 ? 4 : 2;
+constexpr int kTileRows = DAY0_VECTORS == 512 ? 6 : 2;
+constexpr int kScaledColumns = 2;
+constexpr int kScaledRows = DAY0_VECTORS == 512 ? 4 : 2;
+
+template <int rows, int columns, typename T, typename W>
+DAY0_INLINE void step(const T* const* x, const W* const* weight, int64_t k, int64_t left, F32* into) {
+  decltype(operand<T>(weight[0], 0)) wide[columns];
+#pragma GCC unroll 4
+  for (int column = 0; column < columns; ++column) {
+    wide[column] = operand<T>(weight[column] + k, left);
+    __builtin_prefetch(reinterpret_cast<const char*>(weight[column] + k) + 1024);
+  }
+#pragma GCC unroll 6
+  for (int row = 0; row < rows; ++row) {
+    const auto tall = operand<T>(x[row] + k, left);
+#pragma GCC unroll 4
+    for (int column = 0; column < columns; ++column) {
+      into[row * columns + column] = multiply(tall, wide[column], into[row * columns + column]);
+    }
+  }
+}
+
+template <int rows, int columns, typename T, typename W>
+DAY0_INLINE void span(const T* const* x, const W* const* weight, int64_t begin, int64_t end, F32* into) {
+  int64_t k = begin;
+  for (; k + kStep<T> <= end; k += kStep<T>) {
+    step<rows, columns>(x, weight, k, kStep<T>, into);
+  }
+  if (k < end) {
+    step<rows, columns>(x, weight, k, end - k, into);
+  }
+}
+
+// Adds to result[row * kColumns + column] the products over [begin, end) of the inner dimension; `begin` is a block's.
+template <int rows, int columns, bool scaled, typename T, typename W>
+void tile(const T* const* x, const W* const* weight, const float* const* x_scale, const float* const* weight_scale, int64_t block,
+          int64_t begin, int64_t end, float* result) {
+  constexpr int count = rows * columns, padded = (count + kLanes - 1) / kLanes * kLanes;
+  F32 total[padded];
+#pragma GCC unroll 32
+  for (int i = 0; i < padded; ++i) {
+    total[i] = set(0.0f);
+  }
+  if constexpr (scaled) {
+    for (int64_t from = begin; from < end; from += block) {
+      F32 own[count];
+#pragma GCC unroll 32
+      for (int i = 0; i < count; ++i) {
+        own[i] = set(0.0f);
+      }
+      span<rows, columns>(x, weight, from, std::min(from + block, end), own);
+#pragma GCC unroll 4
+      for (int row = 0; row < rows; ++row) {
+        const float by_row = x_scale[row] ? x_scale[row][from / block] : 1.0f;
+#pragma GCC unroll 4
+        for (int column = 0; column < columns; ++column) {
+          const F32 scale = set(weight_scale[column][from / block] * by_row);
+          total[row * columns + column] = fma(own[row * columns + column], scale, total[row * columns + column]);
+        }
+      }
+    }
+  } else {
+    span<rows, columns>(x, weight, begin, end, total);
+  }
+#pragma GCC unroll 2
+  for (int first = 0; first < padded; first += kLanes) {
+    alignas(64) float each[kLanes];
+    store(each, sums(total + first));
+    for (int i = 0; i < kLanes && first + i < count; ++i) {
+      result[(first + i) / columns * kColumns + (first + i) % columns] += each[i];
+    }
+  }
+}
+
+// Up to kTileRows rows by up to kColumns columns. Past the last row and column their numbers are computed again, and not kept.
+
+// Rows of a tile by up to kColumns columns. Past the last column one is computed again, and not kept.
+template <int rows, bool scaled, typename T, typename W>
+DAY0_INLINE void tile_row(const T* const* x, const float* const* x_scale, const W* weight, int64_t weight_stride, const float* const* weight_scale,
+                          int64_t columns, int64_t block, int64_t begin, int64_t end, float* result) {
+  constexpr int width = scaled ? kScaledColumns : kTileColumns;
+  for (int64_t column = 0; column < columns; column += width) {
+    const W* weights[width];
+    for (int i = 0; i < width; ++i) {
+      weights[i] = weight + std::min(column + i, columns - 1) * weight_stride;
+    }
+    tile<rows, width, scaled>(x, weights, x_scale, weight_scale + column, block, begin, end, result + column);
+  }
+}
+
+// All rows, in tiles of the most that the registers hold; the last tile may hold a row twice.
+template <bool scaled, typename T, typename W, typename V>
+DAY0_INLINE void all_rows(const Grouped<T, W>& of, int64_t top, int64_t rows, const V* weight, int64_t weight_stride, const float* const* weight_scale,
+                          int64_t columns, int64_t begin, int64_t end, float* result) {
+  constexpr int most = scaled ? kScaledRows : kTileRows;
+  for (int64_t row = 0; row < rows; row += most) {
+    const T* x[most];
+    const float* x_scale[most];
+    for (int i = 0; i < most; ++i) {
+      const int64_t at = top + std::min(row + i, rows - 1);
+      x[i] = of.x + at * of.x_stride;
+      x_scale[i] = of.x_scale ? of.x_scale + at * of.across() : nullptr;
+    }
+    float* const into = result + row * kColumns;
+    if (rows - row > 2) {
+      tile_row<most, scaled>(x, x_scale, weight, weight_stride, weight_scale, columns, of.block_columns, begin, end, into);
+    } else {
+      tile_row<2, scaled>(x, x_scale, weight, weight_stride, weight_scale, columns, of.block_columns, begin, end, into);
+    }
+  }
+}
+
+// All rows of one expert by kColumns columns of the result, from `first` on.
+template <bool scaled, typename T, typename W>
+void piece(const Grouped<T, W>& of, int64_t used, int64_t first, float* result, T* converted) {
+  const int64_t expert = of.experts[used], top = of.begins[used], rows = of.ends[used] - top;
+  const int64_t columns = std::min(kColumns, of.columns - first);
+  const W* const weight = of.weight + expert * of.expert_stride + first * of.row_stride;
+  std::memset(result, 0, static_cast<size_t>((rows + kTileRows) * kColumns) * sizeof(float));
+  const float* weight_scale[kColumns + kTileColumns] = {};
+  for (int64_t column = 0; scaled && column < kColumns + kTileColumns; ++column) {
+    const int64_t row = first + std::min(column, columns - 1);
+    weight_scale[column] = of.weight_scale + (expert * of.down() + row / of.block_rows) * of.across();
+  }
+  if (rows <= (scaled ? kScaledRows : kTileRows)) {
+    // A few rows: along the whole inner dimension, the weight straight from memory.
+    all_rows<scaled>(of, top, rows, weight, of.row_stride, weight_scale, columns, 0, of.inner, result);
+  } else {
+    // Many: by parts that stay in the caches, FP8 converted once for all rows.
+    const int64_t part = scaled ? std::max<int64_t>(1, 1024 / of.block_columns) * of.block_columns : 1024;
+    for (int64_t begin = 0; begin < of.inner; begin += part) {
+      const int64_t end = std::min(begin + part, of.inner);
+      if constexpr (std::is_same_v<T, W>) {
+        all_rows<scaled>(of, top, rows, weight, of.row_stride, weight_scale, columns, begin, end, result);
+      } else {
+        for (int64_t column = 0; column < columns; ++column) {
+          for (int64_t k = begin; k < end; k += kLanes) {
+            store(converted + column * part + k - begin, load(weight + column * of.row_stride + k, end - k), end - k, Write::cached);
+          }
+        }
+        all_rows<scaled>(of, top, rows, static_cast<const T*>(converted) - begin, part, weight_scale, columns, begin, end, result);
+      }
+    }
+  }
+  for (int64_t row = 0; row < rows; ++row) {
+    T* const out = of.out + (top + row) * of.columns + first;
+    for (int64_t column = 0; column < columns; column += kLanes) {
+      store(out + column, load(result + row * kColumns + column), columns - column, Write::cached);
+    }
+  }
+}
+
+// A range over all pieces: for each kColumns columns of the result, all experts in turn, so that threads share evenly whatever each has.
+template <typename T, typename W>
+void pieces(const Grouped<T, W>& of, int64_t begin, int64_t end) {
+  int64_t most = 0;
+  for (int64_t used = 0; used < of.used; ++used) {
+    most = std::max(most, of.ends[used] - of.begins[used]);
+  }
+  float* const result = static_cast<float*>(std::malloc(static_cast<size_t>((most + kTileRows) * kColumns) * sizeof(float)));
+  T* const converted = static_cast<T*>(std::malloc(static_cast<size_t>(std::max<int64_t>(1024, of.block_columns) * kColumns) * sizeof(T)));
+  for (int64_t i = begin; i < end; ++i) {
+    piece<!std::is_same_v<T, W>>(of, i % of.used, i / of.used * kColumns, result, converted);
+  }
+  std::free(result);
+  std::free(converted);
+}
