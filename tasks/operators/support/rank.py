@@ -151,7 +151,7 @@ class OperatorSupport:
     def _why_unknown(self) -> str:
         reasons = [self.registered.unreadable or ""]
         if self.listed.empty:
-            reasons.append(f"no list of its operators is known ({self.operators.source})")
+            reasons.append(f"no list of its operators is known: {self.operators.source}")
         return "; ".join(reason for reason in reasons if reason)
 
     def _notes(self, overload: str, status: Status) -> tuple[str, ...]:
