@@ -48,7 +48,9 @@ class SimulatedTensor(torch.Tensor):
         return self
 
     @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(  # type: ignore[override]
+        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         return func.redispatch(_KEYS, *_with_tensors(func, args), **(kwargs or {}))
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
@@ -72,10 +74,12 @@ class Device:
         operator = overload(name)
         wrong = self.faults.wrong.get(meant(name, self.faults.wrong) or "")
         seconds = self.faults.slow.get(meant(name, self.faults.slow) or "", 0.0)
-        falls_back = meant(name, self.faults.fallback)
+        falls_back, crashes = meant(name, self.faults.fallback), meant(name, self.faults.crashes)
 
         def kernel(*args: Any, **kwargs: Any) -> Any:
             self.calls[name] = self.calls.get(name, 0) + 1
+            if crashes:
+                os.abort()
             if falls_back:
                 warnings.warn(
                     f"The operator '{name}' is not currently supported on the {NAME} backend and will fall back to "

@@ -26,6 +26,8 @@ class Faults(Frozen):
     wrong: dict[Name, Wrong] = Field(default_factory=dict)
     slow: dict[Name, PositiveFloat] = Field(default_factory=dict)
     """Seconds that a call takes longer."""
+    crashes: tuple[Name, ...] = ()
+    """A call ends the process."""
 
 
 def meant(overload: str, names: Container[str]) -> str | None:

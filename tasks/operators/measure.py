@@ -1,0 +1,208 @@
+"""Measured support: each operator of a model run on the device itself, as the model calls it, and compared."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import signal
+import sys
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+from typing import Any, NamedTuple
+
+from day0 import home, process
+from day0.artifacts.base import Frozen
+from day0.errors import EvidenceMissing
+from day0.files import write_json
+from day0.progress import report
+from tasks.operators.records import Measured
+
+#: Lengths at which operators are measured: odd, so that a kernel's tail is used, and short, so that float64 is quick.
+PROMPT, CONTEXT = 17, 33
+
+#: Of a device on which more operators end the process than this, nothing is learnt by going on.
+MOST_DEATHS = 10
+
+#: A call is slow that takes so many times what it would at the device's own rates.
+SLOW = 20
+
+#: An operator that does not end in so many seconds does not work.
+MOST_SECONDS = 120
+
+
+class MeasureRequest(Frozen):
+    """What the measuring process is asked: a model, and the device to run its operators on."""
+
+    config: dict[str, Any]
+    device: str
+    modules: tuple[str, ...] = ()
+    """Imported first: they bring the device."""
+    skip: tuple[str, ...] = ()
+    """Overloads that have been measured already, or ended the process."""
+    prompt: int = PROMPT
+    context: int = CONTEXT
+    seed: int = 0
+    most_seconds: int = MOST_SECONDS
+
+
+class Timed(NamedTuple):
+    """One call as the model makes it."""
+
+    seconds: float
+    bytes: float
+    flops: float
+    words: str
+
+
+@dataclass
+class Measurement:
+    """What a device did with a model's operators."""
+
+    measured: dict[str, Measured] = field(default_factory=dict)
+    unmeasured: dict[str, str] = field(default_factory=dict)
+    """Overloads that could not be tried, and why: nothing is known of them."""
+    times: dict[str, list[Timed]] = field(default_factory=dict)
+    rates: tuple[float, float] = (0.0, 0.0)
+    """Seconds that the device takes for a byte, copying, and for a FLOP, multiplying matrices; 0 where it cannot."""
+
+
+def measure(
+    config: Mapping[str, Any],
+    device: str,
+    *,
+    modules: tuple[str, ...] = (),
+    env: Mapping[str, str] | None = None,
+    seed: int = 0,
+    most_seconds: int = MOST_SECONDS,
+) -> Measurement:
+    """Run the operators of the model of this config.json on a device of this machine.
+
+    An operator that ends the process, or does not end, does not work; the others are measured by a new process.
+
+    Args:
+        device: torch's name of it, such as `cuda` or `npu:0`.
+        modules: what to import first, such as torch_npu.
+        env: variables to add to the environment.
+
+    Raises:
+        EvidenceMissing: torch or transformers are not installed, or nothing could be measured: no such device here, or
+            no such model in the library.
+        StageTimeout, Cancelled: the stage's time was up.
+    """
+    lacking = [name for name in ("torch", "transformers", *modules) if not _installed(name)]
+    if lacking:
+        raise EvidenceMissing(f"operators cannot be measured on {device}: {', '.join(lacking)} not installed here")
+    found, deaths = Measurement(), 0
+    while True:
+        request = MeasureRequest(
+            config=dict(config),
+            device=device,
+            modules=modules,
+            skip=(*found.measured, *found.unmeasured),
+            seed=seed,
+            most_seconds=most_seconds,
+        )
+        ended = _Answer(found)
+        try:
+            _run(request, env or {}, ended)
+        except process.ProcessFailed as error:
+            if ended.begun is None:
+                raise EvidenceMissing(f"operators cannot be measured on {device}: {error}") from error
+            deaths += 1
+            if deaths > MOST_DEATHS:
+                raise EvidenceMissing(
+                    f"operators cannot be measured on {device}: {deaths} of them ended the process, last "
+                    f"{ended.begun}: {_death(error)}"
+                ) from error
+            found.measured[ended.begun] = Measured(overload=ended.begun, works=False, detail=_death(error))
+            continue
+        if ended.unsupported:
+            raise EvidenceMissing(f"operators were not measured on {device}: {ended.unsupported}")
+        if not ended.ended or not found.measured:
+            raise EvidenceMissing(f"operators were not measured on {device}: the process gave no answer")
+        for name, why in slow_calls(found).items():
+            its = found.measured[name]
+            detail = why if its.works and not its.falls_back else f"{its.detail}; {why}"
+            found.measured[name] = its.model_copy(update={"slow": True, "detail": detail})
+        return found
+
+
+def slow_calls(found: Measurement) -> dict[str, str]:
+    """Overloads with a call that takes many times what it would at the device's own rates, and that call in words."""
+    timed = {name: times for name, times in found.times.items() if times}
+    if not timed:
+        return {}
+    launch = median(min(t.seconds for t in times) for times in timed.values())
+    byte, flop = found.rates
+    slow = {}
+    for name, times in timed.items():
+        ratio, worst = max((t.seconds / (launch + t.bytes * byte + t.flops * flop), t) for t in times)
+        if ratio > SLOW:
+            slow[name] = (
+                f"slow: {worst.words} takes {worst.seconds:.2g} s, {ratio:.0f} times what it would at the device's own "
+                "rates of launching, copying and multiplying"
+            )
+    return slow
+
+
+class _Answer:
+    """Reads the lines of the measuring process."""
+
+    def __init__(self, found: Measurement) -> None:
+        self.found = found
+        self.begun: str | None = None
+        self.unsupported = ""
+        self.ended = False
+
+    def line(self, text: str) -> None:
+        try:
+            said = json.loads(text)
+        except ValueError:
+            return  # printed by torch, a vendor's library, or the operator
+        match said:
+            case {"begin": str(name)}:
+                self.begun = name
+                report(f"measuring {name}")
+            case {"rates": [float(byte), float(flop)]}:
+                self.found.rates = (byte, flop)
+            case {"measured": dict(value), "times": list(times)}:
+                its = Measured.model_validate(value)
+                self.found.measured[its.overload] = its
+                self.found.times[its.overload] = [Timed(*t) for t in times]
+                self.begun = None
+            case {"unmeasured": str(name), "reason": str(reason)}:
+                self.found.unmeasured[name] = reason
+                self.begun = None
+            case {"unsupported": str(reason)}:
+                self.unsupported = reason
+            case {"end": True}:
+                self.ended = True
+
+
+def _run(request: MeasureRequest, env: Mapping[str, str], answer: _Answer) -> None:
+    with tempfile.TemporaryDirectory(prefix="day0-measure-") as folder:
+        asked = Path(folder, "request.json")
+        write_json(asked, request.to_json())
+        command = [sys.executable, "-m", "tasks.operators.measure_main", str(asked)]
+        process.run(
+            command, cwd=home.PROJECT, env=os.environ | {"HF_HUB_OFFLINE": "1"} | dict(env), on_line=answer.line
+        )
+
+
+def _installed(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:
+        return False
+
+
+def _death(error: process.ProcessFailed) -> str:
+    if error.returncode == -signal.SIGALRM:
+        return "it did not end, and was stopped"
+    how = f"by signal {-error.returncode}" if error.returncode < 0 else f"with code {error.returncode}"
+    last = [line for line in error.tail if line.strip() and not line.startswith("{")]
+    return f"it ended the process {how}" + (f": {last[-1].strip()[:200]}" if last else "")

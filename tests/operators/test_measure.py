@@ -1,0 +1,102 @@
+"""Measured support: a model's operators run on the CPU, and on the simulated accelerator with faults of every kind."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from day0.errors import EvidenceMissing
+from tasks.operators.measure import Measurement, measure
+from tasks.operators.simulated.faults import Faults
+
+CONFIG: dict[str, Any] = {
+    "model_type": "llama",
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": 512,
+    "torch_dtype": "bfloat16",
+    "eos_token_id": 2,
+}
+
+SIMULATED = "tasks.operators.simulated.start"
+
+
+def on_simulated(folder: Path, **faults: Any) -> Measurement:
+    file = folder / "faults.json"
+    file.write_text(json.dumps(Faults.model_validate(faults).to_json()))
+    return measure(CONFIG, "simulated", modules=(SIMULATED,), env={"DAY0_SIMULATED": str(file)}, most_seconds=10)
+
+
+@pytest.fixture(scope="module")
+def faulty(tmp_path_factory: pytest.TempPathFactory) -> Measurement:
+    return on_simulated(
+        tmp_path_factory.mktemp("device"),
+        missing=["aten::silu.*", "aten::rsqrt.*"],
+        wrong={"aten::mul.*": "scaled", "aten::sin.*": "tail", "aten::mm.*": "strides", "aten::argmax.*": "tail"},
+        slow={"aten::neg.*": 0.05, "aten::isin.*": 60},
+        fallback=["aten::cos.*"],
+        crashes=["aten::pow.*"],
+    )
+
+
+@pytest.mark.reference
+def test_every_fault_is_found_and_named(faulty: Measurement) -> None:
+    found = faulty.measured
+    for name in ("aten::silu", "aten::rsqrt"):
+        assert not found[name].works
+        assert not found[name].wrong
+        assert f"Could not run '{name}.out'" in found[name].detail
+    for name in ("aten::mul.Tensor", "aten::sin", "aten::argmax"):
+        assert found[name].wrong, name
+        assert not found[name].works
+    assert "against float64" in found["aten::mul.Tensor"].detail
+    assert found["aten::mm"].wrong  # its weights are transposed in memory, as nn.Linear leaves them
+    assert found["aten::cos"].falls_back
+    assert found["aten::cos"].works
+    assert found["aten::neg"].slow
+    assert not found["aten::pow.Tensor_Scalar"].works
+    assert "ended the process by signal 6" in found["aten::pow.Tensor_Scalar"].detail
+    assert found["aten::isin.Tensor_Tensor"].detail == "it did not end, and was stopped"
+
+
+@pytest.mark.reference
+def test_what_is_sound_is_found_to_work_after_a_crash_too(faulty: Measurement) -> None:
+    sound = {"aten::embedding", "aten::cat", "aten::transpose.int", "aten::add.Tensor", "aten::_softmax", "aten::view"}
+    for name in sound & set(faulty.measured):
+        its = faulty.measured[name]
+        assert (its.works, its.wrong, its.falls_back) == (True, False, False), its
+    assert len(sound & set(faulty.measured)) >= 5
+
+
+@pytest.mark.reference
+def test_the_cpu_has_all_operators_of_a_mixture_of_experts_too() -> None:
+    config = CONFIG | {
+        "model_type": "qwen3_moe",
+        "num_experts": 8,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 32,
+        "head_dim": 16,
+        "decoder_sparse_step": 1,
+    }
+    found = measure(config, "cpu").measured
+    assert {"aten::_grouped_mm", "aten::topk"} <= set(found)
+    assert [m for m in found.values() if not m.works or m.wrong or m.falls_back] == []
+
+
+@pytest.mark.reference
+def test_nothing_measured_is_no_evidence() -> None:
+    with pytest.raises(EvidenceMissing, match=r"cannot be measured on simulated: .*device"):
+        measure(CONFIG, "simulated")
+    with pytest.raises(EvidenceMissing, match="does not know the model type 'unheard-of'"):
+        measure({"model_type": "unheard-of"}, "cpu")
+
+
+def test_a_package_that_is_not_there_is_named() -> None:
+    with pytest.raises(EvidenceMissing, match="torch_nothing not installed here"):
+        measure(CONFIG, "npu", modules=("torch_nothing",))
