@@ -94,7 +94,8 @@ class Listed:
         for doubt in _find(self.doubts, overload):
             fails = doubt.entry.fails
             if not dtypes or not fails or set(dtypes) & set(fails):
-                said.append(f"{doubt.entry.note or 'in doubt'} ({', '.join(fails) or 'any dtype'}), {doubt.source}")
+                why = f"{doubt.entry.note or 'it fails'} ({', '.join(fails) or 'any dtype'})"
+                said.append(f"{overload} is in doubt by its vendor's own tests: {why}, {doubt.source}")
         return tuple(said)
 
     def offered(self, overload: str) -> tuple[str, ...]:
