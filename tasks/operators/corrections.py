@@ -8,6 +8,7 @@ from typing import Any
 
 from day0.architecture.attention import pairs
 from day0.architecture.attention.base import Attention
+from day0.architecture.attention.compressed import CompressedAttention
 from day0.architecture.attention.latent import LatentAttention, SparseLatentAttention
 from day0.architecture.structure import LayerAttention, Structure, structure_of
 from day0.artifacts.operators import Correction
@@ -18,13 +19,15 @@ from tasks.operators.records import Capture
 NEGLIGIBLE = 0.005
 
 #: Kinds whose core the library computes in its attention function, which the trace observes.
-OBSERVED = ("full", "sliding", "chunked", "latent", "sparse_latent")
+OBSERVED = ("full", "sliding", "chunked", "latent", "sparse_latent", "compressed")
 
 REASONS = {
     "latent": "the library expands the latents of all cached tokens again and attends with expanded heads; engines "
     "attend in the latent space",
     "sparse_latent": "the library computes all scores and masks; engines attend to the chosen tokens, in the latent "
     "space",
+    "compressed": "the library computes all scores of the window's and the compressed entries and masks; engines those "
+    "that are seen",
     "sliding": "the library computes all scores and masks; engines compute those of the window",
     "chunked": "the library computes all scores and masks; engines compute those of the chunk",
     "full": "the library computes all scores and masks; engines compute the causal ones",
@@ -78,6 +81,8 @@ def _core(attention: Attention, new: int, past: int) -> int:
     whole = attention.flops(new, past)
     if isinstance(attention, SparseLatentAttention):
         whole -= 2 * attention.index_heads * attention.index_dim * pairs.causal(new, past)
+    if isinstance(attention, CompressedAttention) and attention.ratio:
+        whole -= 2 * attention.index_heads * attention.index_dim * pairs.grouped(new, past, attention.ratio)
     return whole
 
 

@@ -12,7 +12,7 @@ from day0.architecture.attention.base import Held
 from day0.architecture.parallel import Sizes
 from day0.architecture.stored import stored_from_config
 from day0.architecture.structure import Structure
-from day0.architecture.work import RankWork, Step, WorkModel
+from day0.architecture.work import CLASS_OF_KIND, RankWork, Step, WorkModel
 from day0.config import read_yaml
 from tasks.operators.records import Capture, CapturedOperator
 from tasks.operators.settings import OperatorSettings
@@ -32,12 +32,10 @@ def operators_named() -> frozenset[str]:
             for child in node.values():
                 yield from named(child)
 
-    return frozenset(named(_table()))
+    return frozenset(named(_classes()))
 
 
-def from_formulas(
-    structure: Structure, config: Mapping[str, Any], settings: OperatorSettings, capture: Capture
-) -> Capture:
+def from_formulas(structure: Structure, settings: OperatorSettings, capture: Capture) -> Capture:
     """A capture of the operators that a model's classes of work need; `capture` says what torch has registered."""
     work = WorkModel(structure, stored_from_config(structure, None), BYTES_OF)
     passes = {"prefill": (settings.prompt, 0), "decode": (1, settings.context)}
@@ -67,9 +65,12 @@ def _phase(structure: Structure, work: WorkModel, new: int, past: int) -> tuple[
             costs[main] = (before[0] + flops, before[1] + moved)
         for name, each in rule.get("beside", {}).items():
             calls[name] += each * layers
-            unknown.add(name)
+            if name in _table()["views"]:
+                costs[name] = (0.0, 0.0)
+            else:
+                unknown.add(name)
 
-    for name, rule in _table().items():
+    for name, rule in _classes().items():
         if name == "attention":
             for entry in (e for e in structure.attention if not e.mtp):
                 read = sum(count * BYTES_OF[held] for held, count in entry.attention.read(new, past).items())
@@ -82,7 +83,7 @@ def _phase(structure: Structure, work: WorkModel, new: int, past: int) -> tuple[
         else:
             flops, moved, launches = _class_work(rank, name)
             if launches:
-                add(rule, launches if name == "norms" else structure.layers, launches, flops, moved)
+                add(rule, launches if name == "norms" else _layers_of(structure, name), launches, flops, moved)
     return tuple(
         CapturedOperator(
             name=name,
@@ -98,6 +99,16 @@ def _phase(structure: Structure, work: WorkModel, new: int, past: int) -> tuple[
 def _class_work(rank: RankWork, name: str) -> tuple[float, float, int]:
     parts = [part for part in rank.classes if part.name == name]
     return sum(p.flops for p in parts), sum(p.bytes for p in parts), round(sum(p.kernels for p in parts))
+
+
+def _layers_of(structure: Structure, name: str) -> int:
+    """Decoder layers that have a class of work; 1 for what stands outside of them."""
+    groups = [g for g in structure.groups if CLASS_OF_KIND.get(g.kind) == name and not g.mtp]
+    return len({layer for group in groups for layer in group.layers or ()}) or 1
+
+
+def _classes() -> dict[str, Any]:
+    return {name: rule for name, rule in _table().items() if name != "views"}
 
 
 @functools.cache

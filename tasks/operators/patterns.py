@@ -178,7 +178,7 @@ class Matcher:
                 level = [
                     up
                     for below in level
-                    if below is node or self.names.get(below) not in PRODUCTS
+                    if self.names.get(below) not in PRODUCTS
                     for up in below.all_input_nodes
                     if up not in seen and not seen.add(up)  # type: ignore[func-returns-value]
                 ]

@@ -95,7 +95,7 @@ def ranked_phase(
         flops=sum(o.flops or 0 for o in found),
         bytes=sum(o.bytes or 0 for o in found),
         seconds=whole if rates.known else None,
-        native=own if whole else None,
+        native=min(1.0, own) if whole else None,
         composites=tuple(_operator(o, None, 0, support, rates) for o in composites),
     )
 

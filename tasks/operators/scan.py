@@ -6,7 +6,7 @@ import importlib.util
 import os
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from tasks.operators.corrections import corrections, structure_or_none
 from tasks.operators.formulas import from_formulas
 from tasks.operators.fusions import fused_patterns
 from tasks.operators.ranking import Rates, first_token, gaps_of, ranked_phase, reach_of
-from tasks.operators.records import Capture, CaptureRequest
+from tasks.operators.records import Capture, CaptureRequest, Measured
 from tasks.operators.settings import OperatorSettings
 from tasks.operators.support.rank import support_for
 
@@ -54,7 +54,7 @@ def _by_formulas(config: Mapping[str, Any], settings: OperatorSettings, capture:
     if structure is None:
         reason = f"{capture.unsupported}, and no family describes it: its operators were not scanned"
         return _nothing(settings, Verdict.INCONCLUSIVE, reason)
-    return judge(config, settings, from_formulas(structure, config, settings, capture))
+    return judge(config, settings, from_formulas(structure, settings, capture))
 
 
 class CaptureUnreadable(Exception):
@@ -88,13 +88,15 @@ def run_capture(config: Mapping[str, Any], settings: OperatorSettings) -> Captur
             raise CaptureUnreadable(f"the trace left no answer that can be read: {error}") from error
 
 
-def judge(config: Mapping[str, Any], settings: OperatorSettings, capture: Capture) -> OperatorReport:
-    """The report on a capture: costs, shares, statuses, gaps."""
+def judge(
+    config: Mapping[str, Any], settings: OperatorSettings, capture: Capture, measured: Iterable[Measured] = ()
+) -> OperatorReport:
+    """The report on a capture: costs, shares, statuses, gaps. `measured`: what was run on the target's device."""
     empty = [name for name in ("prefill", "decode") if not capture.phases.get(name)]
     if empty:
         return _nothing(settings, Verdict.FAIL, f"the trace of {' and '.join(empty)} captured no operator at all")
     rates = rates_of(settings)
-    support = support_for(settings.operators, capture)
+    support = support_for(settings.operators, capture, measured)
     corrected = corrections(
         structure_or_none(config), capture, {"prefill": (settings.prompt, 0), "decode": (1, settings.context)}
     )
