@@ -74,15 +74,7 @@ class LayerCache:
     @property
     def slope(self) -> Fraction:
         """Bytes that one more token costs once the windows are full."""
-        per_layer = sum(
-            (
-                Fraction(item.entry_bytes(self.dtypes.of(item.held)), item.every * self.dcp)
-                for item in self.attention.cache
-                if item.window is None
-            ),
-            Fraction(0),
-        )
-        return per_layer * len(self.layers)
+        return sum((self._slope(item) for item in self.attention.cache), Fraction(0))
 
     @property
     def bytes_per_token(self) -> int | float:
@@ -91,11 +83,7 @@ class LayerCache:
     @property
     def bytes_per_sequence(self) -> int:
         """Bytes that a sequence costs whatever its length: full windows, states, inputs of convolutions."""
-        per_layer = 0
-        for item in self.attention.cache:
-            dtype = self.dtypes.of(item.held)
-            per_layer += item.constant_bytes(dtype) + item.entry_bytes(dtype) * (item.window or 0)
-        return per_layer * len(self.layers)
+        return sum(self._fixed(item) for item in self.attention.cache)
 
     def bytes(self, tokens: int) -> int:
         """Bytes for one sequence of `tokens` tokens."""
@@ -107,14 +95,34 @@ class LayerCache:
             entries = -(-entries // self.dcp)
         return item.constant_bytes(dtype) + item.entry_bytes(dtype) * entries
 
+    def _slope(self, item: CacheItem) -> Fraction:
+        """b of one item, of all the layers."""
+        if item.window is not None:
+            return Fraction(0)
+        return len(self.layers) * Fraction(item.entry_bytes(self.dtypes.of(item.held)), item.every * self.dcp)
+
+    def _fixed(self, item: CacheItem) -> int:
+        """a of one item, of all the layers."""
+        dtype = self.dtypes.of(item.held)
+        return len(self.layers) * (item.constant_bytes(dtype) + item.entry_bytes(dtype) * (item.window or 0))
+
     def as_json(self) -> dict[str, Any]:
-        """For scripts: the kind, how many layers, its sizes, its own a and b."""
+        """For scripts: the kind, how many layers, its sizes, its own a and b, and those of each thing that is kept."""
         return {
             "kind": self.name,
             "layers": len(self.layers),
             **self.attention.sizes,
             "bytes_per_token": self.bytes_per_token,
             "bytes_per_sequence": self.bytes_per_sequence,
+            "items": [
+                {
+                    "what": item.what,
+                    "dtype": self.dtypes.of(item.held),
+                    "bytes_per_token": plain(self._slope(item)),
+                    "bytes_per_sequence": self._fixed(item),
+                }
+                for item in self.attention.cache
+            ],
         }
 
 

@@ -51,7 +51,7 @@ class KVCache(Frozen):
     """At `context` tokens, for `concurrency` sequences."""
     by_layer_kind: tuple[dict[str, Any], ...]
     """For each kind of layer: `kind`, `layers`, its sizes (`kv_heads`, `head_dim`, `window`, …), and its bytes, as
-    above, of all its layers."""
+    above, of all its layers; `items` are the things that it keeps, each with its dtype and bytes."""
     engine: EngineCache | None = None
     mtp: dict[str, Any] | None = None
     """What multi-token prediction's layers add where an engine uses them: `layers`, `bytes_per_token`,

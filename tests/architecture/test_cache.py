@@ -178,6 +178,12 @@ def test_each_kind_of_layer_tells_its_own() -> None:
         ("full_attention", 18, 36_864, 0),
     ]
     assert kinds[0]["window"] == 128
+    delta = held("moonshotai__Kimi-K3").parts[0].as_json()
+    assert [(item["what"], item["dtype"], item["bytes_per_sequence"]) for item in delta["items"]] == [
+        ("state", "float32", 434_110_464),
+        ("convolution inputs", "bfloat16", 15_261_696),
+    ]
+    assert sum(item["bytes_per_sequence"] for item in delta["items"]) == delta["bytes_per_sequence"]
     assert held("deepseek-ai__DeepSeek-V3", True).parts[-1].name == "mtp_latent_attention"
     assert plain(Fraction(1, 4)) == 0.25
 
