@@ -438,10 +438,11 @@ def test_sizes_of_a_layout_are_those_it_was_made_of() -> None:
 def test_a_limit_on_the_time_of_a_token_leaves_out_what_is_slower() -> None:
     asked: dict[str, Any] = {"target": "h200", "devices": 8, "context": 4096, "concurrency": 64, "objective": "cost"}
     free = plan(LLAMA_70B, **asked)
-    assert free.chosen and free.chosen.seconds_per_token
+    assert free.chosen
+    assert free.chosen.seconds_per_token
     limit = free.chosen.seconds_per_token * 0.8
     held = plan(LLAMA_70B, **asked, tpot=limit)
-    assert held.chosen and held.chosen.seconds_per_token
+    assert held.chosen
     assert all(
         layout.seconds_per_token is not None and layout.seconds_per_token <= limit
         for layout in (held.chosen, *held.alternatives)
