@@ -89,7 +89,7 @@ class Judge:
 
     def _compare(self, number: int, got: torch.Tensor, ours: torch.Tensor, exact: torch.Tensor, place: str) -> None:
         _special(got, ours, exact, place)
-        finite = _finite(got, exact) & torch.isfinite(ours)
+        finite = _finite(got, exact) & _finite(ours, exact)
         if not finite.any():
             return
         error = _error(got, exact).where(finite, 0)
