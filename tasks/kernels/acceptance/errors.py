@@ -74,8 +74,9 @@ class Judge:
         framework: Sequence[torch.Tensor],
         truth: Sequence[torch.Tensor],
         where: str,
+        spread: bool = True,
     ) -> None:
-        """Hold outputs against float64.
+        """Hold outputs against float64. `spread` is False where the rows are all one: its error is no mean of many.
 
         Raises:
             Fault: names the case, the output, and the first wrong index with both values.
@@ -85,9 +86,11 @@ class Judge:
             if not got.is_floating_point():
                 _equal(got, ours, place)
             elif got.numel():
-                self._compare(number, got, ours, exact, place)
+                self._compare(number, got, ours, exact, place, spread)
 
-    def _compare(self, number: int, got: torch.Tensor, ours: torch.Tensor, exact: torch.Tensor, place: str) -> None:
+    def _compare(
+        self, number: int, got: torch.Tensor, ours: torch.Tensor, exact: torch.Tensor, place: str, spread: bool
+    ) -> None:
         _special(got, ours, exact, place)
         finite = _finite(got, exact) & _finite(ours, exact)
         if not finite.any():
@@ -106,8 +109,13 @@ class Judge:
                 f"{_at(exact, first):.9g}: an error of {_at(error, first):.3g} where {allowed:.3g} is allowed; "
                 f"{wrong} of {got.numel()} elements are wrong, the largest error is {float(error.max()):.3g}",
             )
+        if not spread:
+            return
         self._add(number, got, ours, exact, finite, error, own)
-        self._mean(number, float(error.sum()), float(own.sum()), int(finite.sum()), place)
+        # A narrow result's error is mostly that of its last rounding, which is each element's own. In a wide one, all
+        # of a row may err alike (by its sum), and one case has too few rows to tell.
+        if got.dtype in _NARROW:
+            self._mean(float(error.sum()), float(own.sum()), int(finite.sum()), place)
 
     def _add(
         self,
@@ -133,8 +141,8 @@ class Judge:
             sums.framework_lean += float(((ours.double() - exact).where(finite, 0) * signs).sum()) / unit
             sums.squares += float((error.square()).sum()) / unit**2
 
-    def _mean(self, number: int, error: float, own: float, count: int, place: str) -> None:
-        """The mean error of one case with enough elements."""
+    def _mean(self, error: float, own: float, count: int, place: str) -> None:
+        """The mean error of enough elements."""
         if count < _ENOUGH:
             return
         slack = 1 + 2 / math.sqrt(count)
@@ -155,7 +163,7 @@ class Judge:
         """
         for number, sums in self.sums.items():
             place = f"{self.dtype}, all cases: output {number}"
-            self._mean(number, sums.candidate, sums.framework, sums.count, place)
+            self._mean(sums.candidate, sums.framework, sums.count, place)
             if sums.count < _ENOUGH or not sums.squares:
                 continue
             lean = abs(sums.lean) / sums.count

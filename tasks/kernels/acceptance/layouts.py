@@ -63,8 +63,8 @@ def raw(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def same_bits(left: torch.Tensor, right: torch.Tensor) -> bool:
-    """Whether two contiguous tensors of one dtype and shape are equal bit for bit."""
-    return left.shape == right.shape and torch.equal(_bits(left), _bits(right))
+    """Whether two tensors have one shape and dtype and are equal bit for bit."""
+    return left.shape == right.shape and left.dtype == right.dtype and torch.equal(_bits(left), _bits(right))
 
 
 def first_difference(left: torch.Tensor, right: torch.Tensor) -> tuple[int, ...]:

@@ -1,0 +1,1 @@
+"""Variants of kernels, faulty and honest, and how acceptance takes each."""
