@@ -73,6 +73,8 @@ class Phase(Frozen):
     """The least time of the operators whose cost is known."""
     native: float | None = None
     """Share of that time which the target's own kernels take, composites of them among it; 0 to 1."""
+    composite: float | None = None
+    """Share of that time in composites alone, which may be slower than one kernel would be."""
     composites: tuple[Operator, ...] = ()
     """Before dispatch: the composite operators that the others stand in, each whole. A target may have them whole."""
     corrections: tuple[Correction, ...] = ()

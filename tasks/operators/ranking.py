@@ -28,6 +28,9 @@ MOST_SIGNATURES = 8
 #: Shares of a phase's time for which the report says what brings the target's own kernels there.
 LEVELS = (0.8, 0.95, 1.0)
 
+#: Share of a phase's time from which an operator that is only there taken apart is named.
+WORTH_NAMING = 0.01
+
 ADVICE = {
     "missing": "nothing computes it there: it needs a kernel",
     "fallback": "each call copies its operands to the CPU and back: it needs a kernel to be fast",
@@ -96,6 +99,7 @@ def ranked_phase(
         bytes=sum(o.bytes or 0 for o in found),
         seconds=whole if rates.known else None,
         native=min(1.0, own) if whole else None,
+        composite=sum(o.share or 0 for o in operators if o.status == "composite") if whole else None,
         composites=tuple(_operator(o, None, 0, support, rates) for o in composites),
     )
 
@@ -203,6 +207,22 @@ def reach_of(phases: Mapping[str, Phase]) -> tuple[Reach, ...]:
                 chosen = [o.name for o in timed] + [o.name for o in gaps if o.share is None]
             found.append(Reach(phase=name, share=level, operators=tuple(chosen)))
     return tuple(found)
+
+
+def taken_apart(phases: Mapping[str, Phase]) -> dict[str, float]:
+    """Products and attention that the target has only taken apart, by their largest share of a phase's time.
+
+    They are there, so they are no gaps, but a kernel of their own may be worth most: a grouped product without one is
+    a loop over the experts. One that becomes a single kernel is as good as native.
+    """
+    found: dict[str, float] = {}
+    for phase in phases.values():
+        for o in phase.operators:
+            one_kernel = o.via is not None and "::" in o.via and "," not in o.via
+            heavy = work_class(o.name) in ("product", "attention") and (o.share or 0) >= WORTH_NAMING
+            if o.status == "composite" and heavy and not one_kernel:
+                found[o.name] = max(found.get(o.name, 0.0), o.share or 0)
+    return dict(sorted(found.items(), key=lambda item: (-item[1], item[0])))
 
 
 def first_token(found: Iterable[CapturedOperator], phase: Phase) -> tuple[Need, ...]:

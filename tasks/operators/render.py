@@ -24,7 +24,10 @@ def show_operators(report: OperatorReport, console: Console | None = None) -> No
     for name, phase in report.phases.items():
         console.print(_phase_table(f"{titles.get(name, name)} on {report.target}", phase))
         if phase.native is not None and report.gaps:
-            console.print(f"{report.target}'s own kernels take {_percent(phase.native)} of its time", highlight=False)
+            apart = f", {_percent(phase.composite)} of it taken apart" if phase.composite else ""
+            console.print(
+                f"{report.target}'s own kernels take {_percent(phase.native)} of its time{apart}", highlight=False
+            )
         for correction in phase.corrections:
             console.print(
                 f"{correction.what}: {_scaled(correction.flops)}FLOP. {correction.reason}",

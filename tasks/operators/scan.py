@@ -21,7 +21,7 @@ from day0.verdict import Check, Verdict
 from tasks.operators.corrections import corrections, structure_or_none
 from tasks.operators.formulas import from_formulas
 from tasks.operators.fusions import fused_patterns
-from tasks.operators.ranking import Rates, first_token, gaps_of, ranked_phase, reach_of
+from tasks.operators.ranking import Rates, first_token, gaps_of, ranked_phase, reach_of, taken_apart
 from tasks.operators.records import Capture, CaptureRequest, Measured
 from tasks.operators.settings import OperatorSettings
 from tasks.operators.support.rank import support_for
@@ -185,12 +185,15 @@ def _covered(target: str, phases: Mapping[str, Phase], gaps: tuple[Gap, ...]) ->
     """Gaps do not fail the scan, which has found them: the kernels stage must meet them. What is not known does."""
     distinct = len({o.name for phase in phases.values() for o in phase.operators})
     named = {s: [g.name for g in gaps if g.status == s] for s in ("missing", "fallback", "unknown")}
+    apart = taken_apart(phases)
+    only_apart = ", ".join(f"{name} ({share:.0%} of a phase's time)" for name, share in apart.items())
+    only_apart = f"; without a kernel of its own, taken apart: {only_apart}" if apart else ""
     if not gaps:
         return Check(
             name="coverage",
             verdict=Verdict.PASS,
-            reason=f"{target} has all {distinct} operators",
-            measured={"operators": distinct},
+            reason=f"{target} has all {distinct} operators{only_apart}",
+            measured={"operators": distinct, "taken_apart": apart},
         )
     why = {o.via for phase in phases.values() for o in phase.operators if o.status == "unknown" and o.via}
     unknown = f"not known ({'; '.join(sorted(why))})" if why else "not known"
@@ -199,8 +202,8 @@ def _covered(target: str, phases: Mapping[str, Phase], gaps: tuple[Gap, ...]) ->
     return Check(
         name="coverage",
         verdict=Verdict.INCONCLUSIVE if named["unknown"] else Verdict.PASS,
-        reason=f"{len(gaps)} of {distinct} operators are not shown to be on {target}: {found}",
-        measured={"operators": distinct, **named},
+        reason=f"{len(gaps)} of {distinct} operators are not shown to be on {target}: {found}{only_apart}",
+        measured={"operators": distinct, "taken_apart": apart, **named},
     )
 
 

@@ -10,9 +10,18 @@ from hypothesis import strategies as st
 
 from day0.artifacts.operators import OperatorReport
 from tasks.operators.ranking import Rates, graph_severity, least_time
-from tasks.operators.records import CapturedCall, CapturedOperator
+from tasks.operators.records import EXPLICIT, CapturedCall, CapturedOperator
 from tasks.operators.scan import judge
-from tests.operators.captures import ATTENTION, captured, dispatcher, listed, make_capture, settings
+from tests.operators.captures import (
+    ATTENTION,
+    REGISTRATIONS,
+    captured,
+    dispatcher,
+    listed,
+    make_capture,
+    registered,
+    settings,
+)
 
 CONFIG = {"model_type": "nobody"}
 
@@ -80,6 +89,18 @@ def test_no_shorter_list_reaches_a_level(times: list[int], own: int) -> None:
         if reach.share < 1:
             shorter = itertools.combinations(times, len(chosen) - 1) if chosen else ()
             assert all(own + sum(fewer) < reach.share * whole for fewer in shorter)
+
+
+def test_a_product_that_is_only_there_taken_apart_is_named() -> None:
+    """A grouped product without a kernel is a loop over the experts: no gap, but what matters."""
+    registrations = REGISTRATIONS | {"aten::_grouped_mm": registered(EXPLICIT)}
+    capture = make_capture("aten::mm", captured("aten::_grouped_mm", 0.0, 300.0), registrations=registrations)
+    report = judge(CONFIG, settings(listed("aten::mm")), capture)
+    assert report.gaps == ()
+    assert "without a kernel of its own, taken apart: aten::_grouped_mm (75% of a phase's time)" in coverage_of(report)
+    assert (report.phases["decode"].native, report.phases["decode"].composite) == (1.0, 0.75)
+    # What becomes one kernel is as good as native.
+    assert "taken apart" not in coverage_of(judge(CONFIG, settings(dispatcher()), make_capture(ATTENTION)))
 
 
 def test_a_first_token_needs_operators_in_the_order_of_first_use() -> None:
