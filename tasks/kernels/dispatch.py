@@ -7,7 +7,7 @@ answered by what was there before, or on the CPU, and the failure is logged and 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -64,9 +64,11 @@ class Dispatch:
         target = _overload(overload)
         _check_arguments(definition, target)
         load(definition, backend, library, key=self.key)
-        use = _Use(definition.name, len(definition.arguments), operator(definition), target, self.key, wrong)
+        use = _Use(definition, target, self.key, wrong)
         registered = torch.library.Library(overload.partition("::")[0], "IMPL")  # type: ignore[no-untyped-call]
-        registered.impl(overload.partition("::")[2], use, self.key, with_keyset=True)  # type: ignore[no-untyped-call]
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="Warning only once for all operators")  # it is meant to override
+            registered.impl(overload.partition("::")[2], use, self.key, with_keyset=True)  # type: ignore[no-untyped-call]
         self._libraries.append(registered)
         self._uses[overload] = use
 
@@ -80,12 +82,11 @@ class Dispatch:
 class _Use:
     """What the dispatcher calls in the operator's place."""
 
-    def __init__(
-        self, kernel: str, arguments: int, compute: Callable[..., Any], target: Any, key: str, wrong: bool
-    ) -> None:
-        self.kernel = kernel
-        self.arguments = arguments
-        self.compute = compute
+    def __init__(self, definition: KernelDefinition, target: Any, key: str, wrong: bool) -> None:
+        self.kernel = definition.name
+        self.arguments = len(definition.arguments)
+        self.dtypes = frozenset(getattr(torch, name) for name in definition.file.dtypes)
+        self.compute = operator(definition)
         self.target = target
         name = target.name()
         # A structured operator has a computed kernel everywhere; where its out= overload is missing it raises.
@@ -127,6 +128,11 @@ class _Use:
                 bound.append(value)
             elif value != argument.default_value:
                 raise ValueError(f"the kernel takes no {argument.name}, which is {value!r}")
+        # A number beside a tensor comes as a tensor without dimensions.
+        dtypes = {x.dtype for x in bound if isinstance(x, torch.Tensor) and x.dim()}
+        if dtypes and not (dtypes & self.dtypes and all(d in self.dtypes for d in dtypes if d.is_floating_point)):
+            given = ", ".join(sorted(str(d).removeprefix("torch.") for d in dtypes))
+            raise TypeError(f"the kernel was not accepted for {given}")
         return bound
 
     def _log(self, error: Exception) -> None:
