@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import torch
-from torch.nn import functional
 
 
 def reference(
@@ -19,10 +18,13 @@ def reference(
     gate, up = (wide[..., ::2], wide[..., 1::2]) if interleaved else wide.chunk(2, dim=-1)
     if limit is not None:
         gate, up = gate.clamp(max=limit), up.clamp(min=-limit, max=limit)
+    # GELU by erfc and by the sigmoid: 1 + erf and 1 + tanh lose all digits for gates below about -5.
     if activation == "silu":
         active = gate * torch.sigmoid(alpha * gate)
-    elif activation in ("gelu", "gelu_tanh"):
-        active = functional.gelu(gate, approximate="tanh" if activation == "gelu_tanh" else "none")
+    elif activation == "gelu":
+        active = gate * (torch.erfc(gate * -(0.5**0.5)) / 2)
+    elif activation == "gelu_tanh":
+        active = gate * torch.sigmoid((8 / torch.pi) ** 0.5 * (gate + 0.044715 * gate**3))
     else:
         raise ValueError(f"activation must be silu, gelu or gelu_tanh, got {activation!r}")
     return ((active * (up + beta)).to(x.dtype),)

@@ -61,4 +61,5 @@ def make(case: dict[str, Any], dtype: torch.dtype, generator: torch.Generator, d
             weight[expert] = (normal(columns, inner) / inner**0.5).to(dtype)
         return x, weight, ends, None, None, block_rows, block_columns, dtype
     weight = normal(experts, columns, inner).to(fp8)
-    return x, weight, ends, x_scale, scales(experts, -(-columns // block_rows), across), block_rows, block_columns, dtype
+    weight_scale = scales(experts, -(-columns // block_rows), across)
+    return x, weight, ends, x_scale, weight_scale, block_rows, block_columns, dtype

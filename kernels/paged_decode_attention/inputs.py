@@ -9,7 +9,7 @@ import torch
 
 def _case(sequences: int, length: int, query_heads: int, heads: int, key_size: int, **more: Any) -> dict[str, Any]:
     sizes = {"sequences": sequences, "length": length, "query_heads": query_heads, "heads": heads}
-    options = {"value_size": key_size, "block_size": 16, "fp8": False, "window": None}
+    options = {"value_size": key_size, "block_size": 16, "fp8": False, "window": 0}
     return {**sizes, "key_size": key_size, **options, **more}
 
 
@@ -61,5 +61,5 @@ def make(case: dict[str, Any], dtype: torch.dtype, generator: torch.Generator, d
     if case["fp8"]:
         count = heads if case.get("by_head") else 1
         scales = [0.5 + torch.rand(count, generator=generator, device=device, dtype=torch.float32) for _ in caches]
-    options = (case["key_size"] ** -0.5, case.get("soft_cap"), case["window"])
+    options = (case["key_size"] ** -0.5, case.get("soft_cap"), case["window"] or None)
     return query, *caches, table, lengths, *options, *scales

@@ -41,12 +41,12 @@ namespace day0::avx2 {
 #pragma GCC push_options
 #pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma,f16c,prefer-vector-width=512")
 #define DAY0_VECTORS 512
-#define DAY0_BF16_DOT 1
+#define DAY0_BF16 1
 namespace day0::avx512_bf16 {
 #include "vector.h"
 #include DAY0_LOOPS
 }  // namespace day0::avx512_bf16
-#undef DAY0_BF16_DOT
+#undef DAY0_BF16
 #undef DAY0_VECTORS
 #pragma GCC pop_options
 #endif

@@ -50,9 +50,9 @@ DAY0_INLINE F32 sums(const F32* x) {
 // x * 2^n for whole n, rounding into the subnormal range, saturating to infinity.
 DAY0_INLINE F32 scale_by_power(F32 x, F32 n) { return {_mm512_scalef_ps(x.v, n.v)}; }
 DAY0_INLINE F32 nearest(F32 x) { return {_mm512_roundscale_ps(x.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)}; }
-// Maximum of magnitudes as integers: NaN is above infinity, so that a NaN is kept.
-DAY0_INLINE F32 max_magnitude(F32 a, F32 b) {
-  return {_mm512_castsi512_ps(_mm512_max_epi32(_mm512_castps_si512(_mm512_abs_ps(a.v)), _mm512_castps_si512(_mm512_abs_ps(b.v))))};
+// The larger of a, which has no sign, and x's magnitude, as integers: NaN is above infinity, so that a NaN is kept.
+DAY0_INLINE F32 max_magnitude(F32 a, F32 x) {
+  return {_mm512_castsi512_ps(_mm512_max_epi32(_mm512_castps_si512(a.v), _mm512_castps_si512(_mm512_abs_ps(x.v))))};
 }
 DAY0_INLINE float highest_magnitude(F32 a) {
   const int bits = _mm512_reduce_max_epi32(_mm512_castps_si512(_mm512_abs_ps(a.v)));
@@ -78,6 +78,42 @@ DAY0_INLINE F32 load(const Float8_e4m3fn* p) {
   return {_mm512_mul_ps(_mm512_cvtph_ps(half), _mm512_set1_ps(256.0f))};
 }
 
+// e4m3fn as bfloat16, exactly: the 128 magnitudes are looked up in four registers.
+struct Magnitudes {
+  alignas(64) uint16_t bits[128];
+  constexpr Magnitudes() : bits() {
+    for (int code = 0; code < 127; ++code) {
+      const int exponent = code >> 3;
+      int fraction = code & 7, power = exponent - 7 + 127;
+      if (exponent == 0) {
+        power = fraction ? 121 : 0;  // 2^-6
+        while (fraction && !(fraction & 8)) {
+          fraction <<= 1;
+          --power;
+        }
+        fraction &= 7;
+      }
+      bits[code] = static_cast<uint16_t>(power << 7 | fraction << 4);
+    }
+    bits[127] = 0x7fc0;
+  }
+};
+constexpr Magnitudes kMagnitudes;
+DAY0_INLINE __m512i bfloat16_of(__m256i e4m3fn) {
+  const __m512i codes = _mm512_cvtepu8_epi16(e4m3fn);
+  const __m512i* table = reinterpret_cast<const __m512i*>(kMagnitudes.bits);
+  const __m512i low = _mm512_permutex2var_epi16(table[0], codes, table[1]);
+  const __m512i high = _mm512_permutex2var_epi16(table[2], codes, table[3]);
+  const __m512i magnitude = _mm512_mask_mov_epi16(low, _mm512_test_epi16_mask(codes, _mm512_set1_epi16(0x40)), high);
+  return _mm512_or_si512(magnitude, _mm512_slli_epi16(_mm512_and_si512(codes, _mm512_set1_epi16(0x80)), 8));
+}
+// Thirty-two at once, in fewer steps than two times sixteen.
+DAY0_INLINE void load_two(const Float8_e4m3fn* p, F32& first, F32& second) {
+  const __m512i bits = bfloat16_of(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+  first = {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm512_castsi512_si256(bits)), 16))};
+  second = {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm512_extracti64x4_epi64(bits, 1)), 16))};
+}
+
 DAY0_INLINE void stream_or_store(__m512i bits, void* p, Write write) {
   write == Write::streaming ? _mm512_stream_si512(reinterpret_cast<__m512i*>(p), bits) : _mm512_storeu_si512(p, bits);
 }
@@ -89,6 +125,9 @@ DAY0_INLINE void stream_or_store(__m128i bits, void* p, Write write) {
   write == Write::streaming ? _mm_stream_si128(reinterpret_cast<__m128i*>(p), bits)
                             : _mm_storeu_si128(reinterpret_cast<__m128i*>(p), bits);
 }
+#if defined(DAY0_BF16)
+DAY0_INLINE __m256i bfloat16_bits(F32 x) { return (__m256i)_mm512_cvtneps_pbh(x.v); }
+#else
 DAY0_INLINE __m256i bfloat16_bits(F32 x) {
   const __m512i bits = _mm512_castps_si512(x.v);
   const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
@@ -96,6 +135,7 @@ DAY0_INLINE __m256i bfloat16_bits(F32 x) {
   rounded = _mm512_mask_mov_epi32(rounded, _mm512_cmp_ps_mask(x.v, x.v, _CMP_UNORD_Q), _mm512_set1_epi32(0x7fc0));
   return _mm512_cvtepi32_epi16(rounded);
 }
+#endif
 DAY0_INLINE void store(float* p, F32 x, Write write = Write::cached) { stream_or_store(_mm512_castps_si512(x.v), p, write); }
 DAY0_INLINE void store(BFloat16* p, F32 x, Write write = Write::cached) { stream_or_store(bfloat16_bits(x), p, write); }
 DAY0_INLINE void store(Half* p, F32 x, Write write = Write::cached) {
@@ -171,7 +211,7 @@ DAY0_INLINE F32 nearest(F32 x) {
   return DAY0_BOTH(_mm256_round_ps(x.lo, mode), _mm256_round_ps(x.hi, mode));
 }
 DAY0_INLINE __m256 max_magnitude8(__m256 a, __m256 b) {
-  return _mm256_castsi256_ps(_mm256_max_epi32(_mm256_castps_si256(magnitude8(a)), _mm256_castps_si256(magnitude8(b))));
+  return _mm256_castsi256_ps(_mm256_max_epi32(_mm256_castps_si256(a), _mm256_castps_si256(magnitude8(b))));
 }
 DAY0_INLINE F32 max_magnitude(F32 a, F32 b) { return DAY0_BOTH(max_magnitude8(a.lo, b.lo), max_magnitude8(a.hi, b.hi)); }
 DAY0_INLINE float highest_magnitude(F32 a) {
@@ -309,7 +349,7 @@ DAY0_INLINE F32 scale_by_power(F32 x, F32 n) {
 }
 DAY0_INLINE F32 nearest(F32 x) { DAY0_EACH(std::nearbyint(x.v[i])); }
 DAY0_INLINE F32 max_magnitude(F32 a, F32 b) {
-  DAY0_EACH(std::fabs(b.v[i]) > std::fabs(a.v[i]) || b.v[i] != b.v[i] ? std::fabs(b.v[i]) : std::fabs(a.v[i]));
+  DAY0_EACH(std::fabs(b.v[i]) > a.v[i] || b.v[i] != b.v[i] ? std::fabs(b.v[i]) : a.v[i]);
 }
 DAY0_INLINE float highest_magnitude(F32 a) {
   float most = 0.0f;
@@ -342,6 +382,13 @@ DAY0_INLINE void store(Float8_e4m3fn* p, F32 x, Write) {  // torch's conversion 
 DAY0_INLINE void finish_stores(Write) {}
 #undef DAY0_EACH
 
+#endif
+
+#if DAY0_VECTORS != 512
+DAY0_INLINE void load_two(const Float8_e4m3fn* p, F32& first, F32& second) {
+  first = load(p);
+  second = load(p + kLanes);
+}
 #endif
 
 // The first `count` of sixteen; the others are zero, and nothing past the end is read or written.
@@ -383,7 +430,9 @@ DAY0_INLINE F32 exp(F32 x) {
   return scale_by_power(fma(p, r * r, r + set(1.0f)), n);
 }
 
-DAY0_INLINE F32 sigmoid(F32 x) { return set(1.0f) / (set(1.0f) + exp(set(0.0f) - x)); }
+// x sigmoid(a x) and, with x = 1, the sigmoid: one division.
+DAY0_INLINE F32 over_one_plus_exp(F32 x, F32 exponent) { return x / (set(1.0f) + exp(exponent)); }
+DAY0_INLINE F32 sigmoid(F32 x) { return over_one_plus_exp(set(1.0f), set(0.0f) - x); }
 
 // 1 - erf(x) for x >= 0, relative error below 1.2e-7 (Numerical Recipes, 2nd edition, section 6.2, erfcc).
 DAY0_INLINE F32 erfc_of_positive(F32 x) {

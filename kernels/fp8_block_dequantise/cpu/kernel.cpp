@@ -3,6 +3,7 @@
 #include "arguments.h"
 
 #define DAY0_LOOPS "../../fp8_block_dequantise/cpu/loops.h"
+#define DAY0_WITH_BF16
 #include "../../common/cpu/multiversion.h"
 
 using namespace day0;
@@ -37,7 +38,7 @@ void fp8_block_dequantise_out(Tensor codes, Tensor scales, int64_t block_rows, i
     const Coded<scalar_t> of{
         static_cast<const Float8_e4m3fn*>(stack.data_ptr()), static_cast<const float*>(scales.data_ptr()), static_cast<scalar_t*>(out.data_ptr()),
         rows, columns, stack.stride(0), stack.stride(1), block_rows, block_columns, block_columns % 64 == 0 ? write_mode(out, columns * bytes) : Write::cached};
-    const auto loops = DAY0_SELECT(dequantise<scalar_t>);
+    const auto loops = DAY0_SELECT_BF16(dequantise<scalar_t>);
     parallel(stack.size(0) * rows, columns, [&](int64_t begin, int64_t end) { loops(of, begin, end); });
   });
 }

@@ -11,7 +11,14 @@ void dequantise(const Coded<T>& of, int64_t begin, int64_t end) {
     T* out = of.out + index * of.columns;
     for (int64_t block = 0; block < across; ++block) {
       const int64_t left = block * of.block_columns, right = std::min(left + of.block_columns, of.columns);
-      for (int64_t i = left; i < right; i += kLanes) {
+      int64_t i = left;
+      for (; i + 2 * kLanes <= right; i += 2 * kLanes) {
+        F32 first, second;
+        load_two(codes + i, first, second);
+        store(out + i, first * set(scales[block]), of.write);
+        store(out + i + kLanes, second * set(scales[block]), of.write);
+      }
+      for (; i < right; i += kLanes) {
         store(out + i, load(codes + i, right - i) * set(scales[block]), right - i, of.write);
       }
     }

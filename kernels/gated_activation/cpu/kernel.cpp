@@ -3,6 +3,7 @@
 #include "arguments.h"
 
 #define DAY0_LOOPS "../../gated_activation/cpu/loops.h"
+#define DAY0_WITH_BF16
 #include "../../common/cpu/multiversion.h"
 
 using namespace day0;
@@ -13,7 +14,10 @@ constexpr const char* kOp = "gated_activation";
 
 template <typename T, Activation A>
 void run(const Gated<T>& of, int64_t rows, bool interleaved) {
-  const auto loops = interleaved ? DAY0_SELECT(rows<T, A, true>) : DAY0_SELECT(rows<T, A, false>);
+  const bool plain = of.limit == std::numeric_limits<float>::infinity() && of.alpha == 1.0f && of.beta == 0.0f;
+  const auto loops = interleaved ? DAY0_SELECT_BF16(rows<T, A, true, false>)
+                     : plain     ? DAY0_SELECT_BF16(rows<T, A, false, true>)
+                                 : DAY0_SELECT_BF16(rows<T, A, false, false>);
   parallel(rows, 2 * of.size, [&](int64_t begin, int64_t end) { loops(of, begin, end); });
 }
 

@@ -3,7 +3,7 @@
 // block's sums are in registers of their own before they are scaled.
 
 // How numbers of the inner dimension are taken: kStep at once.
-#if defined(DAY0_BF16_DOT)
+#if defined(DAY0_BF16)
 template <typename T>
 constexpr bool kDot = std::is_same_v<T, BFloat16>;
 #else
@@ -13,41 +13,14 @@ constexpr bool kDot = false;
 template <typename T>
 constexpr int64_t kStep = kDot<T> ? 32 : kLanes;
 
-#if defined(DAY0_BF16_DOT)
+#if defined(DAY0_BF16)
 typedef __m512i Pairs;
 DAY0_INLINE Pairs load_pairs(const BFloat16* p, int64_t count) {
   return count >= 32 ? _mm512_loadu_si512(p) : _mm512_maskz_loadu_epi16((1u << count) - 1, p);
 }
-// e4m3fn as bfloat16, exactly: the 128 magnitudes are looked up in four registers.
-struct Magnitudes {
-  alignas(64) uint16_t bits[128];
-  constexpr Magnitudes() : bits() {
-    for (int code = 0; code < 127; ++code) {
-      const int exponent = code >> 3;
-      int fraction = code & 7, power = exponent - 7 + 127;
-      if (exponent == 0) {
-        power = fraction ? 121 : 0;  // 2^-6
-        while (fraction && !(fraction & 8)) {
-          fraction <<= 1;
-          --power;
-        }
-        fraction &= 7;
-      }
-      bits[code] = static_cast<uint16_t>(power << 7 | fraction << 4);
-    }
-    bits[127] = 0x7fc0;
-  }
-};
-constexpr Magnitudes kMagnitudes;
 DAY0_INLINE Pairs load_pairs(const Float8_e4m3fn* p, int64_t count) {
   const __m256i bytes = count >= 32 ? _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)) : _mm256_maskz_loadu_epi8((1u << count) - 1, p);
-  const __m512i codes = _mm512_cvtepu8_epi16(bytes);
-  const __m512i* table = reinterpret_cast<const __m512i*>(kMagnitudes.bits);
-  const __m512i low = _mm512_permutex2var_epi16(table[0], codes, table[1]);
-  const __m512i high = _mm512_permutex2var_epi16(table[2], codes, table[3]);
-  const __m512i magnitude = _mm512_mask_mov_epi16(low, _mm512_test_epi16_mask(codes, _mm512_set1_epi16(0x40)), high);
-  const __m512i sign = _mm512_slli_epi16(_mm512_and_si512(codes, _mm512_set1_epi16(0x80)), 8);
-  return _mm512_or_si512(magnitude, sign);
+  return bfloat16_of(bytes);
 }
 DAY0_INLINE F32 multiply(Pairs a, Pairs b, F32 sum) { return {_mm512_dpbf16_ps(sum.v, (__m512bh)a, (__m512bh)b)}; }
 #endif
@@ -55,7 +28,7 @@ DAY0_INLINE F32 multiply(F32 a, F32 b, F32 sum) { return fma(a, b, sum); }
 
 template <typename T, typename W>
 DAY0_INLINE auto operand(const W* p, int64_t count) {
-#if defined(DAY0_BF16_DOT)
+#if defined(DAY0_BF16)
   if constexpr (kDot<T>) {
     return load_pairs(p, count);
   } else

@@ -3,6 +3,7 @@
 #include "arguments.h"
 
 #define DAY0_LOOPS "../../rotary/cpu/loops.h"
+#define DAY0_WITH_BF16
 #include "../../common/cpu/multiversion.h"
 
 #include <tuple>
@@ -27,7 +28,7 @@ void turn(const Tensor& positions, const Tensor& query, const Tensor& key, const
   const Rotation<T, C> of{
       heads_of<T>(query, query_out), heads_of<T>(key, key_out), static_cast<const int64_t*>(positions.data_ptr()), static_cast<const C*>(cos_sin.data_ptr()),
       positions.stride(0), cos_sin.stride(0), size, rotary, interleaved, vectors && !in_place ? write_mode(query_out, turned) : Write::cached};
-  const auto loops = DAY0_SELECT(tokens<T, C>);
+  const auto loops = DAY0_SELECT_BF16(tokens<T, C>);
   parallel(positions.size(0), (query.size(1) + key.size(1)) * size, [&](int64_t begin, int64_t end) { loops(of, begin, end); });
 }
 
