@@ -3,10 +3,9 @@
     python -m benchmarks.kernels [NAME...] [--repeats 15]
 
 Kernels named, or all that have a CPU backend, are accepted first (a verdict of this machine is taken again) and timed
-as `day0 kernels bench` does: every case that inputs.py marks for timing, in bfloat16, with cold caches, outputs
-given to the kernel and to the compiled code alike, and an allocator that keeps memory. `share` is the bytes that must move over
-the time, over a copy's bandwidth in the same run; the copy's own stores go past the caches, and so do a kernel's whose
-outputs are large, so a share may be above one where more is read than written.
+as `day0 kernels bench` does: every case that inputs.py marks for timing, in bfloat16, with cold caches, outputs given
+to the kernel and to the compiled code alike, and an allocator that keeps memory. `share` is the bytes that must move
+over the time, over a copy's bandwidth in the same run; reading is faster than copying: a share may be above one.
 
 A case is kept where the kernel is 1.3 times as fast as compiled code, or at 80 % of the copy's bandwidth. Prints JSON;
 exit code 1 where one is not. All cores are used: other work on the machine slows all contestants, but not alike.

@@ -40,3 +40,24 @@ def reference(
         out[begin:end] = (full[begin:end] @ matrix.T).to(result)
         begin = end
     return (out,)
+
+
+def baseline(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    ends: torch.Tensor,
+    x_scale: torch.Tensor | None,
+    weight_scale: torch.Tensor | None,
+    block_rows: int,
+    block_columns: int,
+    dtype: torch.dtype,
+) -> tuple[torch.Tensor]:
+    """torch's own grouped product, of the weights in the dtype of the result; FP8 is dequantised before."""
+
+    def dequantised(codes: torch.Tensor, scale: torch.Tensor, rows: int) -> torch.Tensor:
+        spread = scale.repeat_interleave(rows, dim=-2).repeat_interleave(block_columns, dim=-1)
+        return (codes.float() * spread[..., : codes.shape[-2], : codes.shape[-1]]).to(dtype)
+
+    x = x if x_scale is None else dequantised(x, x_scale, 1)
+    weight = weight if weight_scale is None else dequantised(weight, weight_scale, block_rows)
+    return (torch._grouped_mm(x, weight.transpose(-2, -1), offs=ends, out_dtype=dtype),)

@@ -41,3 +41,22 @@ def _written(new: torch.Tensor, cache: torch.Tensor, slots: torch.Tensor, scale:
     else:
         written = flat.index_copy(0, where, narrow)
     return written[:-1].unflatten(0, cache.shape[:2])
+
+
+def baseline(
+    key: torch.Tensor,
+    value: torch.Tensor,
+    key_cache: torch.Tensor,
+    value_cache: torch.Tensor,
+    slots: torch.Tensor,
+    key_scale: torch.Tensor | None,
+    value_scale: torch.Tensor | None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Written in place by torch's own scatter; slots must be free of padding."""
+    for new, cache, scale in ((key, key_cache, key_scale), (value, value_cache, value_scale)):
+        if scale is None:
+            cache.flatten(0, 1).index_copy_(0, slots, new)
+        else:
+            codes = (new.float() / scale.reshape(-1, 1)).clamp(-LARGEST, LARGEST).to(torch.float8_e4m3fn)
+            cache.view(torch.uint8).flatten(0, 1).index_copy_(0, slots, codes.view(torch.uint8))
+    return key_cache, value_cache

@@ -48,3 +48,38 @@ def reference(
     values = gathered(value_cache, value_scale).masked_fill(~seen[:, :, None, None], 0)
     out = torch.einsum("sht,sthd->shd", weights, values)
     return (out.masked_fill((lengths == 0)[:, None, None], 0).to(query.dtype),)
+
+
+def baseline(
+    query: torch.Tensor,
+    key_cache: torch.Tensor,
+    value_cache: torch.Tensor,
+    block_table: torch.Tensor,
+    lengths: torch.Tensor,
+    scale: float,
+    soft_cap: float | None,
+    window: int | None,
+    key_scale: torch.Tensor | None,
+    value_scale: torch.Tensor | None,
+) -> tuple[torch.Tensor]:
+    """torch's scaled_dot_product_attention over what the block tables name, gathered; the reference with a soft cap."""
+    if soft_cap is not None:
+        options = (scale, soft_cap, window, key_scale, value_scale)
+        return reference(query, key_cache, value_cache, block_table, lengths, *options)
+
+    def gathered(cache: torch.Tensor, by: torch.Tensor | None) -> torch.Tensor:
+        rows = cache[block_table.long()].flatten(1, 2)
+        if by is not None:
+            rows = (rows.float() * by.reshape(-1, 1)).to(query.dtype)
+        return rows.transpose(1, 2)
+
+    keys, values = gathered(key_cache, key_scale), gathered(value_cache, value_scale)
+    at = torch.arange(keys.shape[2], device=query.device)
+    seen = at < lengths[:, None]
+    if window is not None:
+        seen = seen & (at >= lengths[:, None] - window)
+    mask = seen[:, None, None]
+    out = torch.nn.functional.scaled_dot_product_attention(
+        query[:, :, None], keys, values, attn_mask=mask, scale=scale, enable_gqa=True
+    )
+    return (out[:, :, 0],)
