@@ -271,9 +271,15 @@ def test_whatever_index_and_config_say_is_a_fault_or_right(index: object, config
     write(INDEX, json.dumps(index))(root)
     write("config.json", json.dumps(config))(root)
     report = verify_folder(root, None)
-    assert report.verdict is Verdict.FAIL  # these name four tensors in two files at no time
+    if not _names_one_shard_whole(index):  # which is a sound checkpoint, beside a file that it does not name
+        assert report.verdict is Verdict.FAIL
     for fault in (*report.faults, *report.warnings):
         json.dumps([fault.kind, fault.file, fault.tensor, fault.detail], ensure_ascii=False).encode()
+
+
+def _names_one_shard_whole(index: object) -> bool:
+    named = index.get("weight_map") if isinstance(index, dict) else None
+    return named == {"a.weight": ONE, "b.weight": ONE}
 
 
 SOUND: dict[str, Callable[[Path], object]] = {
