@@ -59,7 +59,7 @@ def load(definition: KernelDefinition, backend: str, library: Path | None = None
         try:
             torch.ops.load_library(str(library))  # type: ignore[no-untyped-call]
         except OSError as error:
-            raise InputError(f"{library} cannot be loaded: {error}") from error
+            raise InputError(f"{library} cannot be loaded: {error.__cause__ or error}") from error
     if not torch._C._dispatch_has_kernel_for_dispatch_key(definition.qualified, key):
         raise InputError(f"the {backend} backend of {definition.name} registers no {definition.qualified} for {key}")
 

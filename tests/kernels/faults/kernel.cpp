@@ -232,6 +232,7 @@ void compute(const Tensor& x, const Tensor& residual, const Tensor& weight, doub
 std::tuple<Tensor, Tensor> fused_add_rms_norm(Tensor x, Tensor residual, Tensor weight, double eps) {
   choose();
   static std::unordered_map<void*, std::tuple<Tensor, Tensor>> cache;
+  if (is(kNone)) cache.clear();
   if (is(crash)) std::abort();
   if (is(hang)) {
     for (;;) std::this_thread::yield();
