@@ -22,9 +22,18 @@ from transformers.modeling_utils import AttentionInterface
 from day0.files import write_json
 from tasks.operators.blocks import Blocks, replaced_forwards
 from tasks.operators.formulas import operators_named
-from tasks.operators.generation import UNTRACEABLE, generation, in_short
+from tasks.operators.generation import generation
 from tasks.operators.graph import export_graph
-from tasks.operators.models import Description, build, build_vision, describe, image_inputs, without_data
+from tasks.operators.models import (
+    UNTRACEABLE,
+    Description,
+    build,
+    build_vision,
+    describe,
+    image_inputs,
+    in_short,
+    without_data,
+)
 from tasks.operators.recorder import Log, Recorder, Signature, Tally, attention_parts
 from tasks.operators.records import (
     ATTENTION,

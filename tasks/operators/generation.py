@@ -11,19 +11,8 @@ from unittest.mock import patch
 import torch
 from transformers.generation.stopping_criteria import EosTokenCriteria
 
+from tasks.operators.models import UNTRACEABLE, in_short
 from tasks.operators.recorder import Log, Recorder
-
-#: What tracing a model of the library may raise, whose code runs without data here.
-UNTRACEABLE = (
-    ArithmeticError, AttributeError, ImportError, LookupError, NameError, NotImplementedError, RuntimeError, TypeError,
-    ValueError,
-)  # fmt: skip
-
-
-def in_short(error: BaseException) -> str:
-    """An error's class and the first line of what it says."""
-    first = next(iter(str(error).strip().splitlines()), "")
-    return f"{type(error).__name__}: {first[:200]}"
 
 
 class _Enough(Exception):

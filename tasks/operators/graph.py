@@ -11,8 +11,7 @@ from typing import Any
 import torch
 
 from tasks.operators.blocks import Blocks
-from tasks.operators.generation import UNTRACEABLE, in_short
-from tasks.operators.models import Description, build, without_data
+from tasks.operators.models import UNTRACEABLE, Description, build, in_short, without_data
 from tasks.operators.patterns import Matcher, load_patterns
 from tasks.operators.records import CapturedGraph
 

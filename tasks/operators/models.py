@@ -10,6 +10,7 @@ from importlib.metadata import version
 from typing import Any
 
 import torch
+from huggingface_hub.errors import StrictDataclassError
 from torch._subclasses.fake_tensor import FakeTensorMode
 from transformers import (
     CONFIG_MAPPING,
@@ -27,6 +28,25 @@ MOST_LAYERS = 10_000
 #: The side of the image that a vision tower is traced with where its config names no size, pixels.
 IMAGE = 448
 
+#: What tracing a model of the library may raise, whose code runs without data here.
+UNTRACEABLE = (
+    ArithmeticError, AttributeError, ImportError, LookupError, NameError, NotImplementedError, RuntimeError, TypeError,
+    ValueError,
+)  # fmt: skip
+
+#: Keys of a config.json that say how weights are stored and by what code or kernels the model was run: the operators
+#: are those of the library's model at its dtype, as the library runs it by default.
+LEFT_OUT = {
+    "auto_map", "quantization_config", "compression_config", "attn_implementation", "_attn_implementation",
+    "_attn_implementation_internal", "experts_implementation", "_experts_implementation",
+}  # fmt: skip
+
+
+def in_short(error: BaseException) -> str:
+    """An error's class and the first line of what it says."""
+    lines = str(error).strip().splitlines()[: 2 if isinstance(error, StrictDataclassError) else 1]
+    return f"{type(error).__name__}: {' '.join(line.strip() for line in lines)[:200]}"
+
 
 @dataclass(frozen=True)
 class Description:
@@ -37,6 +57,8 @@ class Description:
     text: Any
     vision: Any
     """The vision tower's config, or None."""
+    whole: Any
+    """The config of all parts."""
 
     @property
     def layers(self) -> int:
@@ -53,10 +75,11 @@ def describe(raw: dict[str, Any]) -> tuple[Description | None, str]:
     model_type, release = raw.get("model_type"), version("transformers")
     if not isinstance(model_type, str) or model_type not in CONFIG_MAPPING:
         return None, f"transformers {release} does not know the model type {model_type!r}"
-    # Whatever quantisation the weights have, the operators are those of the model at its dtype.
-    raw = _without_quantisation({k: v for k, v in raw.items() if k != "auto_map"})
-    whole = CONFIG_MAPPING[model_type].from_dict(raw)
-    text = whole.get_text_config()
+    try:
+        whole = CONFIG_MAPPING[model_type].from_dict(_without(raw))
+        text = whole.get_text_config()
+    except (*UNTRACEABLE, StrictDataclassError) as error:
+        return None, f"transformers {release} cannot read the config ({in_short(error)})"
     if type(text) in MODEL_FOR_CAUSAL_LM_MAPPING:
         config = text
     elif type(whole) in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING:
@@ -66,14 +89,12 @@ def describe(raw: dict[str, Any]) -> tuple[Description | None, str]:
     layers = getattr(text, "num_hidden_layers", 0)
     if not isinstance(layers, int) or not 0 < layers <= MOST_LAYERS:
         return None, f"a model of {layers:,} layers is not believed (at most {MOST_LAYERS:,})"
-    return Description(config, text, getattr(whole, "vision_config", None)), ""
+    return Description(config, text, getattr(whole, "vision_config", None), whole), ""
 
 
-def _without_quantisation(raw: dict[str, Any]) -> dict[str, Any]:
+def _without(raw: dict[str, Any]) -> dict[str, Any]:
     return {
-        key: _without_quantisation(value) if isinstance(value, dict) else value
-        for key, value in raw.items()
-        if key not in ("quantization_config", "compression_config")
+        key: _without(value) if isinstance(value, dict) else value for key, value in raw.items() if key not in LEFT_OUT
     }
 
 
@@ -97,9 +118,15 @@ def build_vision(model: Description) -> Any:
     Raises:
         ValueError: transformers has no model of this config.
     """
-    if type(model.vision) not in MODEL_MAPPING:
-        raise ValueError(f"transformers has no model for {type(model.vision).__name__}")
-    return _built(AutoModel, model.vision, model.dtype)
+    if type(model.vision) in MODEL_MAPPING:
+        return _built(AutoModel, model.vision, model.dtype)
+    if type(model.whole) in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING:
+        # No model by itself, but a part of one; the first module with this config is the tower.
+        whole = _built(AutoModelForImageTextToText, model.whole, model.dtype)
+        tower = next((m for m in whole.modules() if isinstance(getattr(m, "config", None), type(model.vision))), None)
+        if tower is not None:
+            return tower
+    raise ValueError(f"transformers has no model for {type(model.vision).__name__}")
 
 
 def _built(auto: Any, config: Any, dtype: torch.dtype) -> Any:

@@ -108,7 +108,7 @@ def judge(
     }
     gaps = gaps_of(phases)
     checks = [_traced(config, capture, settings, phases, rates), _covered(settings.target, phases, gaps)]
-    if "vision_config" in config and "vision" not in phases:
+    if config.get("vision_config") is not None and "vision" not in phases:
         reason = "the model has a vision tower, and only its language model was traced"
         checks.append(Check(name="vision", verdict=Verdict.INCONCLUSIVE, reason=reason))
     if capture.graph is not None and capture.graph.failed:

@@ -161,6 +161,33 @@ def test_a_model_that_cannot_be_traced_is_said() -> None:
     assert found.registrations
 
 
+@pytest.mark.parametrize("value", ["many", True, None, 1.5])
+def test_a_config_that_the_library_refuses_is_said(value: object) -> None:
+    found = ask(TINY | {"num_hidden_layers": value})
+    assert found.unsupported is not None
+    assert found.phases == {}
+
+
+def test_how_a_model_was_run_elsewhere_does_not_count() -> None:
+    elsewhere = {"_attn_implementation": "flash_attention_2", "quantization_config": {"quant_method": "fp8"}}
+    assert ask(TINY | elsewhere).phases == ask(TINY).phases
+
+
+def test_fake_tensors_tell_the_same() -> None:
+    """Where the meta device lacks a function, fake tensors stand in; they lift the constants that they are made of."""
+    from tasks.operators.capture import captured, trace
+    from tasks.operators.models import describe
+
+    model, _ = describe(TINY)
+    assert model is not None
+    request = CaptureRequest(config=TINY, prompt=32, context=48, dispatch_key="CPU")
+    on_meta, faked = (trace(model, request, fake=fake).logs for fake in (False, True))
+    for phase, log in on_meta.items():
+        expected = {o.name: (o.calls, o.flops, o.bytes) for o in captured(log)}
+        found = {o.name: (o.calls, o.flops, o.bytes) for o in captured(faked[phase]) if o.name != "aten::lift_fresh"}
+        assert found == expected
+
+
 @pytest.mark.parametrize("layers", [0, 10**9])
 def test_a_count_of_layers_that_cannot_be_is_not_built(layers: int) -> None:
     assert f"{layers:,} layers" in (ask(TINY | {"num_hidden_layers": layers}).unsupported or "")
