@@ -114,7 +114,7 @@ def adapt(
         profiled = stages.submit(profile, headers, settings=ProfileSettings())
         planned = stages.submit(plan, headers, profiled, settings=PlanSettings.model_validate({"target": target}))
         shards = stages.submit(reshard, headers, planned, settings=ReshardSettings())
-        called = stages.submit(operators, headers, settings=operator_settings(target, where))
+        called = stages.submit(operators, headers, settings=operator_settings(target, where, graph=True))
         filled = stages.submit(kernels, called, settings=KernelSettings())
         if planned and stages.wants("service"):
             _prepare_engine.submit(engine_name, runtime, resources, wait_for=[planned.future], return_state=False)

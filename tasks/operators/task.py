@@ -12,7 +12,7 @@ from tasks.operators.scan import scan
 from tasks.operators.settings import OperatorSettings
 
 
-@stage("operators", version=1, retries=0, timeout=30 * MINUTES, packages=("torch", "transformers"))
+@stage("operators", version=2, retries=0, timeout=30 * MINUTES, packages=("torch", "transformers"))
 def operators(snapshot: Snapshot, settings: OperatorSettings) -> OperatorReport:
     """Trace the model on the meta device and look up every operator for the target."""
     return scan(read_config(Path(snapshot.location)), settings)
