@@ -24,9 +24,8 @@ from tasks.operators.calls import LAYOUTS, Call, CallRecorder, Inputs, TooLarge,
 from tasks.operators.capture import registrations, trace
 from tasks.operators.comparison import difference, tensors
 from tasks.operators.costs import cost
-from tasks.operators.generation import UNTRACEABLE
 from tasks.operators.measure import MeasureRequest, Timed
-from tasks.operators.models import describe
+from tasks.operators.models import UNTRACEABLE, describe
 from tasks.operators.recorder import attention_parts, operands
 from tasks.operators.records import EXPLICIT, IMPLICIT, CaptureRequest, Measured
 
