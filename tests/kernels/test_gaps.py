@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
+import pytest
 from click.testing import CliRunner
 
 from day0.verdict import Verdict
@@ -20,7 +22,9 @@ def test_no_gaps_is_skipped_and_says_so() -> None:
 
 
 def test_gaps_fail_by_name() -> None:
-    report = judge({}, settings(listed("aten::mm", "aten::bmm", "aten::view", fallback="CPU")), make_capture())
+    report = judge(
+        {}, settings(listed("aten::mm", "aten::bmm", "aten::view", fallback="CPU"), "gaudi3"), make_capture()
+    )
     bundle = fill_gaps(report)
     assert bundle.verdict is Verdict.FAIL
     assert set(bundle.unmet) == {"aten::mul.Tensor", "aten::isin.Tensor_Tensor"}
@@ -33,11 +37,19 @@ def test_an_operator_scan_that_concluded_nothing_is_no_reason_to_skip() -> None:
         assert bundle.verdict is Verdict.INCONCLUSIVE
 
 
-def test_the_command() -> None:
+def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DAY0_HOME", str(tmp_path))
     result = CliRunner().invoke(command, ["list", "--target", "cpu", "--json"])
     assert result.exit_code == 0, result.output
-    assert json.loads(result.stdout) == {"kernels": []}
-    wrong = CliRunner().invoke(command, ["list", "flash", "--target", "cpu", "--json"])
+    kernels = {kernel["name"]: kernel for kernel in json.loads(result.stdout)["kernels"]}
+    assert kernels["fused_add_rms_norm"]["backend"] == "cpu"
+    # Nothing is claimed of a kernel that was not tried.
+    assert {kernel["verdict"] for kernel in kernels.values()} == {"inconclusive"}
+    wrong = CliRunner().invoke(command, ["list", "rotry", "--target", "cpu", "--json"])
     assert wrong.exit_code == 2
-    assert "'flash'" in json.loads(wrong.stdout)["error"]
+    assert "did you mean 'rotary'" in json.loads(wrong.stdout)["error"]
     assert CliRunner().invoke(command, ["list", "--target", "cpv", "--json"]).exit_code == 2
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    absent = CliRunner().invoke(command, ["build", "rotary", "--target", "cpu", "--json"])
+    assert absent.exit_code == 4
+    assert "install a C++ compiler" in json.loads(absent.stdout)["error"]
