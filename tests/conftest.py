@@ -85,6 +85,18 @@ def _no_mount() -> str | None:
 
 
 @functools.cache
+def _no_compiler() -> str | None:
+    from day0.errors import Unavailable
+    from tasks.kernels.compiler import cxx
+
+    try:
+        cxx()
+    except Unavailable as error:
+        return str(error)
+    return None
+
+
+@functools.cache
 def _without(package: str, extra: str) -> str | None:
     return None if importlib.util.find_spec(package) else f"without {package}: pip install 'day0[{extra}]'"
 
@@ -93,6 +105,7 @@ LACKING: dict[str, Callable[[], str | None]] = {
     "reference": _no_reference,
     "docker": _no_docker,
     "postgres": _no_postgres,
+    "compiler": _no_compiler,
     "mount": _no_mount,
     "reflink": _no_reflink,
     "dask": functools.partial(_without, "prefect_dask", "dask"),

@@ -14,7 +14,7 @@ from tasks.kernels.build import BuildFailed, Built, build
 from tasks.kernels.definition import KernelDefinition
 from tests.kernels.conftest import KERNEL_YAML, MakeKernel
 
-pytestmark = pytest.mark.reference
+pytestmark = [pytest.mark.reference, pytest.mark.compiler]
 
 
 def test_a_library_is_built_once(make_kernel: MakeKernel, kernels_home: Path) -> None:

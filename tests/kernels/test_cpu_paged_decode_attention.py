@@ -9,7 +9,7 @@ import torch
 
 from tests.kernels.cpu import INSTRUCTION_SETS, check_all_cases, check_layouts, fresh, instruction_set, kernel
 
-pytestmark = pytest.mark.reference
+pytestmark = [pytest.mark.reference, pytest.mark.compiler]
 
 
 def test_every_case_is_as_near_to_float64_as_the_reference() -> None:

@@ -85,6 +85,7 @@ def answers(spec: LaunchSpec) -> tuple[list[Any], str]:
 
 
 @pytest.mark.engine
+@pytest.mark.compiler
 @pytest.mark.timeout(900)
 def test_kernels_answer_in_the_engine_and_its_log_probabilities_are_the_same(tmp_path: Path, engine_home: Path) -> None:
     model = make_tiny_llama(tmp_path / "model", hidden=256)

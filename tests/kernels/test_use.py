@@ -68,6 +68,7 @@ def rehearse(folder: Path, kernels: Path, used: list[Any]) -> tuple[dict[str, An
 
 
 @pytest.mark.reference
+@pytest.mark.compiler
 @pytest.mark.timeout(900)
 def test_a_model_comes_up_on_an_accelerator_that_lacks_four_of_its_operators(
     tmp_path: Path, faults: Path, monkeypatch: pytest.MonkeyPatch
@@ -102,6 +103,7 @@ def test_a_model_comes_up_on_an_accelerator_that_lacks_four_of_its_operators(
 
 
 @pytest.mark.reference
+@pytest.mark.compiler
 def test_a_kernel_that_fails_is_fallen_back_from_and_logged(tmp_path: Path, faults: Path) -> None:
     kernels = write_kernels(tmp_path / "kernels")
     for name in ("silu", "mean"):
