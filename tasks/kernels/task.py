@@ -9,7 +9,7 @@ from tasks.kernels.gaps import fill_gaps
 from tasks.kernels.settings import KernelSettings
 
 
-@stage("kernels", version=1, retries=0, timeout=5 * MINUTES)
+@stage("kernels", version=2, retries=0, timeout=60 * MINUTES)
 def kernels(operators: OperatorReport, settings: KernelSettings) -> KernelBundle:
     """Meet the operators that the target lacks with kernels, or say that it lacks none."""
     return fill_gaps(operators)

@@ -21,7 +21,7 @@ from tasks.kernels.definition import KernelDefinition
 from tests.kernels.conftest import KERNEL_YAML, MakeKernel
 from tests.kernels.faults.trial import VARIANTS, make_folder
 
-pytestmark = pytest.mark.reference
+pytestmark = [pytest.mark.reference, pytest.mark.compiler]
 
 ONLY_PYTHON = KERNEL_YAML.replace("  cpu: {sources: [cpu/kernel.cpp], flags: [-O1]}\n", "")
 
