@@ -218,6 +218,12 @@ def _refuse_missing(rule: BoundRule, seen: set[tuple[int, ...]]) -> None:
         raise InputError(f"the checkpoint has no tensor {rule.name!r}, which its family calls for")
 
 
+def counted_as(rule: BoundRule, mtp: bool) -> str:
+    """The kind that its elements are counted under: all of multi-token prediction is `mtp`, but for buffers."""
+    own = rule.rule.kind
+    return "mtp" if mtp and own != "buffer" else own
+
+
 def normalised(name: str) -> tuple[str, tuple[int, ...]]:
     """A tensor's or a rule's name with `#` for every part that is a number or a placeholder, and the numbers."""
     parts = _NUMBER.split(name)

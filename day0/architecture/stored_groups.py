@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
-from day0.architecture.bound import BoundRule
+from day0.architecture.bound import BoundRule, counted_as
 from day0.architecture.cuts import nbytes
 from day0.architecture.dtypes import SAFETENSORS
 from day0.architecture.grains import Grain
@@ -40,9 +40,8 @@ class StoredGroup:
 
     @property
     def kind(self) -> str:
-        """What it is for, as `TensorGroup.kind` has it."""
-        own = self.rule.rule.kind
-        return "mtp" if self.mtp and own != "buffer" else own
+        """What it is counted as."""
+        return counted_as(self.rule, self.mtp)
 
     @property
     def is_weight(self) -> bool:

@@ -17,7 +17,7 @@ from typing import Any
 from day0.architecture.attention.base import Attention
 from day0.architecture.attention.kinds import attention_of
 from day0.architecture.binding import bind
-from day0.architecture.bound import BoundFamily, BoundRule, normalised
+from day0.architecture.bound import BoundFamily, BoundRule, counted_as, normalised
 from day0.architecture.config import ModelConfig, model_type_of, parse_model_config
 from day0.architecture.decoder_rules import BoundAttention, BoundPosition, BoundRouting
 from day0.architecture.resemblance import Recognised, recognise
@@ -44,9 +44,8 @@ class TensorGroup:
 
     @property
     def kind(self) -> str:
-        """What it is for, as parameters are counted: all of multi-token prediction is `mtp`, but for buffers."""
-        own = self.rule.rule.kind
-        return "mtp" if self.mtp and own != "buffer" else own
+        """What it is counted as."""
+        return counted_as(self.rule, self.mtp)
 
     @property
     def layer_elements(self) -> int:
