@@ -25,6 +25,7 @@ MAX_SHARDS = 10_000
 
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
+QUANTISATION = "hf_quant_config.json"
 
 
 class PathFault(Exception):
@@ -111,6 +112,24 @@ def read_config(path: Path) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise InputError(f"{file} must hold a JSON object, not {type(value).__name__}")
     return value
+
+
+def has_weights(path: Path) -> bool:
+    """Whether a folder holds anything that should be a safetensors checkpoint."""
+    return path.is_dir() and any(
+        name.endswith((".safetensors", ".safetensors.index.json")) for name in os.listdir(path)
+    )
+
+
+def read_quantisation(path: Path) -> dict[str, Any] | None:
+    """The quantisation file beside the config of a model folder, or of a config.json alone; None: there is none.
+
+    Raises:
+        InputError: it is not the JSON object that it should be.
+    """
+    folder = path if path.is_dir() else path.parent if path.name == "config.json" else None
+    found = folder / QUANTISATION if folder else None
+    return read_config(found) if found is not None and found.is_file() else None
 
 
 @collector.paused()

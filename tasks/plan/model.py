@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 
 from day0.architecture.quantization import Quantization, quantization_of
 from day0.architecture.stored import Stored, stored_from_config, stored_from_headers
 from day0.architecture.structure import Structure, structure_of
-from day0.checkpoint import open_checkpoint, read_config
-
-_BESIDE = "hf_quant_config.json"
+from day0.checkpoint import has_weights, open_checkpoint, read_config, read_quantisation
 
 
 @dataclass(frozen=True)
@@ -36,19 +33,12 @@ def read_model(path: Path) -> Model:
         InputError: the config or a header cannot be used; or no family describes such a model.
     """
     where = str(path)
-    folder = path if path.is_dir() else path.parent if path.name == "config.json" else None
-    beside = folder / _BESIDE if folder else None
-    if path.is_dir() and _has_weights(path):
+    if has_weights(path):
         checkpoint = open_checkpoint(path)
         structure = structure_of(checkpoint.config, where, checkpoint.tensors)
         stored = stored_from_headers(structure.family, checkpoint.tensors)
     else:
         structure, stored = structure_of(read_config(path), where), None
     raw = structure.config.raw
-    quantization = quantization_of(raw, read_config(beside) if beside and beside.is_file() else None, where)
+    quantization = quantization_of(raw, read_quantisation(path), where)
     return Model(structure, stored or stored_from_config(structure, quantization), quantization)
-
-
-def _has_weights(folder: Path) -> bool:
-    """Whether a folder holds anything that should be a safetensors checkpoint."""
-    return any(name.endswith((".safetensors", ".safetensors.index.json")) for name in os.listdir(folder))

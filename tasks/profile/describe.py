@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,7 +16,7 @@ from day0.architecture.structure import Structure, structure_of
 from day0.architecture.unread import unread_sizes
 from day0.architecture.work import WorkModel
 from day0.artifacts.profile import CheckpointSize, Difference, EngineCache, KVCache, Profile
-from day0.checkpoint import Checkpoint, open_checkpoint, read_config
+from day0.checkpoint import Checkpoint, has_weights, open_checkpoint, read_config, read_quantisation
 from day0.errors import InputError
 from day0.verdict import Check, Verdict
 from tasks.profile.costs import costs
@@ -28,8 +27,6 @@ from tasks.profile.modules import check_modules, count_modules, explain
 from tasks.profile.parameters import concentration, count_parameters
 from tasks.profile.reconcile import reconcile
 from tasks.profile.settings import ProfileSettings
-
-QUANTISED = "hf_quant_config.json"
 
 
 @dataclass
@@ -65,7 +62,7 @@ def examine_model(path: Path, settings: ProfileSettings) -> Examined:
     checkpoint = open_checkpoint(path) if has_weights(path) else None
     raw = checkpoint.config if checkpoint else read_config(path)
     structure = structure_of(raw, str(path), checkpoint.tensors if checkpoint else None)
-    quantization = quantization_of(raw, _beside(path), str(path))
+    quantization = quantization_of(raw, read_quantisation(path), str(path))
     told = _Told()
     told.checks += [_config_check(structure), _family_check(structure)]
     stored = _hold_together(structure, checkpoint, quantization, told)
@@ -107,13 +104,6 @@ def examine_model(path: Path, settings: ProfileSettings) -> Examined:
     return Examined(profile, structure, stored, quantization)
 
 
-def has_weights(path: Path) -> bool:
-    """Whether a folder holds anything that should be a safetensors checkpoint."""
-    return path.is_dir() and any(
-        name.endswith((".safetensors", ".safetensors.index.json")) for name in os.listdir(path)
-    )
-
-
 def kv_cache(
     structure: Structure, cache: ModelCache, dtypes: CacheDtypes, context: int, settings: ProfileSettings
 ) -> KVCache:
@@ -144,13 +134,6 @@ def kv_cache(
         else None,
         curve=tuple((tokens, cache.bytes(tokens)) for tokens in _lengths(context)),
     )
-
-
-def _beside(path: Path) -> dict[str, Any] | None:
-    """The quantisation file beside a config."""
-    folder = path if path.is_dir() else path.parent if path.name == "config.json" else None
-    found = folder / QUANTISED if folder else None
-    return read_config(found) if found is not None and found.is_file() else None
 
 
 def _hold_together(

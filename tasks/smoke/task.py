@@ -8,7 +8,7 @@ from day0.architecture.quantization import quantization_of
 from day0.artifacts.service import Service
 from day0.artifacts.smoke import SmokeReport
 from day0.artifacts.snapshot import Snapshot
-from day0.checkpoint import read_config
+from day0.checkpoint import read_config, read_quantisation
 from day0.endpoint import Endpoint, LiveEngine
 from day0.stage import MINUTES, stage
 from tasks.smoke.exact import float32_service, option
@@ -50,6 +50,4 @@ def computed_out(original: Path, service: Service) -> str | None:
 
 
 def _quantised(folder: Path) -> bool:
-    beside = folder / "hf_quant_config.json"
-    stated = read_config(beside) if beside.is_file() else None
-    return quantization_of(read_config(folder), stated, str(folder)) is not None
+    return quantization_of(read_config(folder), read_quantisation(folder), str(folder)) is not None
