@@ -15,6 +15,7 @@ _DEEPSEEK_V3 = {
     "groups_kept": 4,
     "scale": 2.5,
 }
+_DEEPSEEK_V4 = {"experts": 256, "k": 6, "scoring": "sqrtsoftplus", "biased": True, "scale": 1.5}
 
 CASES: list[dict[str, Any]] = [
     {"tokens": 1, "experts": 1, "k": 1},
@@ -28,10 +29,14 @@ CASES: list[dict[str, Any]] = [
     {"tokens": 9, **_DEEPSEEK_V3, "experts": 384, "groups": 1, "groups_kept": 1, "note": "Kimi K2"},
     {"tokens": 17, **_DEEPSEEK_V3, "experts": 36, "groups": 4, "groups_kept": 1, "k": 9, "note": "groups of nine"},
     {"tokens": 9, "experts": 64, "k": 6, "equal": True, "scoring": "sigmoid", "note": "many equal scores"},
+    {"tokens": 33, **_DEEPSEEK_V4, "note": "DeepSeek-V4-Flash"},
+    {"tokens": 5, "experts": 37, "k": 3, "scoring": "sqrtsoftplus", "renormalise": False},
+    {"tokens": 5, "experts": 896, "k": 16, "scoring": "sigmoid", "biased": True, "note": "Kimi K3"},
     {"tokens": 0, **_DEEPSEEK_V3},
     {"tokens": 9000000, **_DEEPSEEK_V3, "huge": True, "note": "more than 2^31 numbers"},
     {"tokens": 16, **_DEEPSEEK_V3, "bench": True, "note": "DeepSeek-V3, decode"},
     {"tokens": 4096, **_DEEPSEEK_V3, "bench": True, "note": "DeepSeek-V3, prefill"},
+    {"tokens": 4096, **_DEEPSEEK_V4, "bench": True, "note": "DeepSeek-V4-Flash, prefill"},
     {"tokens": 4096, "experts": 128, "k": 8, "bench": True, "note": "Qwen3-235B, prefill"},
     {"tokens": 32768, **_DEEPSEEK_V3, "bench": True},
 ]

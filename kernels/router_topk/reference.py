@@ -19,7 +19,7 @@ def reference(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Weights, float32, and experts, int32, both (tokens, k), for logits (tokens, experts), best first.
 
-    `scoring` is `softmax` or `sigmoid`. Experts are chosen by score + bias (experts,), float32, and weighted by the
+    `scoring` is `softmax`, `sigmoid` or `sqrtsoftplus` (the root of log(1 + e^x), DeepSeek-V4). Experts are chosen by score + bias (experts,), float32, and weighted by the
     score alone. With several groups, each of experts / groups neighbours, only those of the `groups_kept` best groups
     are chosen from; a group counts as its best expert or, with a bias, the sum of its best two (DeepSeek-V3). Weights
     are divided by their sum where renormalised, and multiplied by `scale`. Of equal scores the lower index is better;
@@ -68,4 +68,6 @@ def _scores(logits: torch.Tensor, scoring: str) -> torch.Tensor:
         return wide.softmax(dim=-1)
     if scoring == "sigmoid":
         return wide.sigmoid()
-    raise ValueError(f"scoring must be softmax or sigmoid, got {scoring!r}")
+    if scoring == "sqrtsoftplus":
+        return torch.nn.functional.softplus(wide).sqrt()
+    raise ValueError(f"scoring must be softmax, sigmoid or sqrtsoftplus, got {scoring!r}")

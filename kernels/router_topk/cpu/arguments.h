@@ -4,6 +4,8 @@
 
 namespace day0 {
 
+enum class Scoring { softmax, sigmoid, sqrtsoftplus };
+
 template <typename T>
 struct Router {
   const T* logits;    // (tokens, experts)
@@ -11,7 +13,8 @@ struct Router {
   float* weights;     // (tokens, k)
   int32_t* ids;       // (tokens, k)
   int64_t experts, stride, k, groups, groups_kept;
-  bool sigmoid, renormalise;
+  Scoring scoring;
+  bool renormalise;
   float scale;
 };
 

@@ -16,7 +16,8 @@ constexpr const char* kOp = "router_topk";
 void router_topk_out(Tensor logits, std::optional<Tensor> bias, int64_t k, std::string scoring, int64_t groups, int64_t groups_kept, bool renormalise, double scale, Tensor weights, Tensor ids) {
   check_dims(kOp, "logits", logits, 2);
   const int64_t count = logits.size(0), experts = logits.size(1);
-  STD_TORCH_CHECK(scoring == "softmax" || scoring == "sigmoid", kOp, ": scoring must be softmax or sigmoid, got ", scoring);
+  STD_TORCH_CHECK(scoring == "softmax" || scoring == "sigmoid" || scoring == "sqrtsoftplus", kOp, ": scoring must be softmax, sigmoid or sqrtsoftplus, got ", scoring);
+  const Scoring by = scoring == "softmax" ? Scoring::softmax : scoring == "sigmoid" ? Scoring::sigmoid : Scoring::sqrtsoftplus;
   STD_TORCH_CHECK(groups >= 1 && experts % groups == 0, kOp, ": ", experts, " experts do not divide into ", groups, " groups");
   STD_TORCH_CHECK(groups_kept >= 1 && groups_kept <= groups, kOp, ": ", groups_kept, " of ", groups, " groups cannot be kept");
   STD_TORCH_CHECK(k >= 1 && k <= experts / groups * groups_kept, kOp, ": ", k, " experts cannot be chosen of ", experts / groups * groups_kept);
@@ -36,7 +37,7 @@ void router_topk_out(Tensor logits, std::optional<Tensor> bias, int64_t k, std::
   DAY0_FLOATS(kOp, logits.scalar_type(), {
     const Router<scalar_t> of{
         static_cast<const scalar_t*>(logits.data_ptr()), bias ? static_cast<const float*>(bias->data_ptr()) : nullptr, static_cast<float*>(weights.data_ptr()),
-        static_cast<int32_t*>(ids.data_ptr()), experts, logits.stride(0), k, groups, groups_kept, scoring == "sigmoid", renormalise, static_cast<float>(scale)};
+        static_cast<int32_t*>(ids.data_ptr()), experts, logits.stride(0), k, groups, groups_kept, by, renormalise, static_cast<float>(scale)};
     const auto loops = DAY0_SELECT(tokens<scalar_t>);
     parallel(count, 8 * experts, [&](int64_t begin, int64_t end) { loops(of, begin, end); });
   });

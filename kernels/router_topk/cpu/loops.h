@@ -105,10 +105,21 @@ inline int32_t group_order(const int32_t* order, int64_t size, bool pair) {
   return pair && two.next != kNothing ? order_of(score_of(two.best) + score_of(two.next)) : two.best;
 }
 
+// The root of log(1 + e^x), in the form that neither overflows nor loses the digits of small ones; a NaN stays one.
+inline float sqrt_softplus(float x) {
+  return std::sqrt((x > 0.0f ? x : 0.0f) + std::log1p(std::exp(-std::fabs(x))));
+}
+
 // Scores of a row into `scores`, which is as long as whole vectors.
 template <typename T>
-DAY0_INLINE void score(const T* logits, int64_t experts, bool as_sigmoid, float* scores) {
-  if (as_sigmoid) {
+DAY0_INLINE void score(const T* logits, int64_t experts, Scoring by, float* scores) {
+  if (by == Scoring::sqrtsoftplus) {
+    for (int64_t i = 0; i < experts; ++i) {
+      scores[i] = sqrt_softplus(static_cast<float>(logits[i]));
+    }
+    return;
+  }
+  if (by == Scoring::sigmoid) {
     for (int64_t i = 0; i < experts; i += kLanes) {
       store(scores + i, sigmoid(load(logits + i, experts - i)));
     }
@@ -144,7 +155,7 @@ void tokens(const Router<T>& of, int64_t begin, int64_t end) {
   Best best{order + padded, order + padded + of.k, of.k, 0};
   int32_t* const groups = best.index + of.k;
   for (int64_t token = begin; token < end; ++token) {
-    score(of.logits + token * of.stride, of.experts, of.sigmoid, scores);
+    score(of.logits + token * of.stride, of.experts, of.scoring, scores);
     for (int64_t expert = 0; expert < of.experts; ++expert) {
       order[expert] = order_of(of.bias ? scores[expert] + of.bias[expert] : scores[expert]);
     }
