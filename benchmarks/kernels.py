@@ -22,7 +22,8 @@ import torch
 
 from day0.verdict import Verdict
 from tasks.kernels.acceptance.records import Timed
-from tasks.kernels.definition import KernelDefinition, kernels_folder
+from tasks.kernels.definition import KernelDefinition
+from tasks.kernels.find import kernels_folder
 from tasks.kernels.timing import bench
 from tasks.kernels.verdicts import accepted
 

@@ -5,12 +5,8 @@ Reading a definition imports no torch; `reference` and `inputs` are loaded only 
 
 from __future__ import annotations
 
-import difflib
 import hashlib
-import importlib.util
-import os
 import re
-import sys
 from collections.abc import Callable, Mapping
 from functools import cached_property
 from pathlib import Path
@@ -22,14 +18,14 @@ from pydantic import Field, field_validator, model_validator
 from day0.artifacts.base import Frozen
 from day0.config import load_config
 from day0.errors import InputError
-from day0.home import PROJECT
 from tasks.kernels.formula import evaluate
+from tasks.kernels.modules import function_of, load_module
 from tasks.kernels.schema import Argument, out_schema, parse
 
 Case = Mapping[str, Any]
 
 DTYPES = ("float64", "float32", "bfloat16", "float16", "float8_e4m3fn", "float8_e5m2")
-BACKENDS = ("cpu", "triton", "cuda")
+BACKENDS = ("cpu", "triton", "cuda", "flaggems", "hub")
 _NAME = r"^[a-z][a-z0-9_]*$"
 _REPLACED = re.compile(r"^([a-z_][a-z0-9_]*::[\w.]+|pattern:[a-z0-9_]+)$")
 #: Keys of a case that are no size: how the case is used.
@@ -69,10 +65,22 @@ class TritonBackend(Frozen):
     module: str
 
 
+class PackageBackend(Frozen):
+    """A module with `run(*args)` that calls what another project's package computes."""
+
+    module: str
+    package: Annotated[str, Field(min_length=1)]
+    """What must be installed, or the hub's repository of kernels."""
+    requires: str | None = None
+    """Its versions that the module is written for, as pip spells them: `>=4.0,<5`; of the hub a version or revision."""
+
+
 class Backends(Frozen):
     cpu: CompiledBackend | None = None
     cuda: CompiledBackend | None = None
     triton: TritonBackend | None = None
+    flaggems: PackageBackend | None = None
+    hub: PackageBackend | None = None
 
 
 class KernelFile(Frozen):
@@ -118,7 +126,7 @@ class KernelFile(Frozen):
             raise ValueError(f"there is no tolerance for {missing}")
         if extra := next((dtype for dtype in self.tolerance if dtype not in self.dtypes), None):
             raise ValueError(f"tolerance names {extra}, which is none of the kernel's dtypes")
-        if not any((self.backends.cpu, self.backends.cuda, self.backends.triton)):
+        if not any(getattr(self.backends, name) for name in BACKENDS):
             raise ValueError(f"there is no backend: one of {', '.join(BACKENDS)}")
         return self
 
@@ -165,17 +173,22 @@ class KernelDefinition:
     def backends(self) -> tuple[str, ...]:
         return tuple(name for name in BACKENDS if getattr(self.file.backends, name) is not None)
 
-    def backend(self, name: str) -> CompiledBackend | TritonBackend:
+    def backend(self, name: str) -> CompiledBackend | TritonBackend | PackageBackend:
         """Raises InputError: the kernel has no such backend."""
-        found: CompiledBackend | TritonBackend | None = getattr(self.file.backends, name, None)
+        found: CompiledBackend | TritonBackend | PackageBackend | None = getattr(self.file.backends, name, None)
         if found is None:
             raise InputError(f"kernel {self.name} has no backend {name!r}; it has {', '.join(self.backends)}")
         return found
 
     def sources(self, backend: str) -> tuple[Path, ...]:
-        """The files that a backend is made of, with those beside them, in a fixed order."""
+        """The files that a backend is made of, with those beside them, in a fixed order.
+
+        A module that calls another project's package stands alone: those beside it call other projects'.
+        """
         spec = self.backend(backend)
-        named = (spec.module,) if isinstance(spec, TritonBackend) else spec.sources
+        if isinstance(spec, PackageBackend):
+            return (self.folder / spec.module,)
+        named = spec.sources if isinstance(spec, CompiledBackend) else (spec.module,)
         folders = {(self.folder / name).parent for name in named}
         if isinstance(spec, CompiledBackend):
             folders |= {self.folder.parent / name for name in spec.headers}
@@ -204,22 +217,22 @@ class KernelDefinition:
     @property
     def reference(self) -> Callable[..., Any]:
         """Plain torch, pure: the outputs of the operator as a tuple; in float64 where it is given float64."""
-        return _function(self._reference, "reference")
+        return function_of(self._reference, "reference")
 
     @property
     def comparable(self) -> Callable[..., Any] | None:
         """`comparable(args, outputs)`, where outputs are not to be compared as they are (see kernels/README.md)."""
-        return _function(self._reference, "comparable") if hasattr(self._reference, "comparable") else None
+        return function_of(self._reference, "comparable") if hasattr(self._reference, "comparable") else None
 
     @property
     def baseline(self) -> Callable[..., Any]:
         """What the framework does, to be timed: `baseline`, which may work in place, else `reference`."""
-        return _function(self._reference, "baseline") if hasattr(self._reference, "baseline") else self.reference
+        return function_of(self._reference, "baseline") if hasattr(self._reference, "baseline") else self.reference
 
     @property
     def make(self) -> Callable[..., Any]:
         """`make(case, dtype, generator, device)`: the operator's arguments."""
-        return _function(self._inputs, "make")
+        return function_of(self._inputs, "make")
 
     @cached_property
     def cases(self) -> tuple[dict[str, Any], ...]:
@@ -261,58 +274,10 @@ class KernelDefinition:
         named: list[str] = []
         for name in self.backends:
             spec = self.backend(name)
-            named += [spec.module] if isinstance(spec, TritonBackend) else spec.sources
+            named += spec.sources if isinstance(spec, CompiledBackend) else [spec.module]
         return named
 
 
 def label(case: Case) -> str:
     """A case in words, without its marks: `rows=3 hidden=7`."""
     return " ".join(f"{key}={value}" for key, value in case.items() if key not in MARKS)
-
-
-def kernels_folder() -> Path:
-    """Where kernels lie: `$DAY0_KERNELS`, by default the project's `kernels/`."""
-    return Path(os.environ.get("DAY0_KERNELS") or PROJECT / "kernels").expanduser().resolve()
-
-
-def kernel_names(folder: Path | None = None) -> list[str]:
-    """The kernels of a folder, in alphabetical order."""
-    return sorted(path.parent.name for path in (folder or kernels_folder()).glob("*/kernel.yaml"))
-
-
-def find_kernel(name: str, folder: Path | None = None) -> KernelDefinition:
-    """Raises InputError: there is no kernel of that name (the nearest one is named), or its folder is malformed."""
-    folder = folder or kernels_folder()
-    known = kernel_names(folder)
-    if name not in known:
-        near = difflib.get_close_matches(name, known, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(known) or 'none'}"
-        raise InputError(f"no kernel named {name!r} in {folder}; {hint}")
-    return KernelDefinition(folder / name)
-
-
-def load_module(path: Path) -> ModuleType:
-    """A Python file as a module of its own, not found by name.
-
-    Raises:
-        InputError: it cannot be imported; the sentence says why.
-    """
-    name = f"day0_kernel_{path.parent.name}_{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
-    spec = importlib.util.spec_from_file_location(name, path)
-    if spec is None or spec.loader is None:
-        raise InputError(f"{path} is no Python file")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # torch.compile looks a function's module up
-    try:
-        spec.loader.exec_module(module)
-    except (Exception, SystemExit) as error:  # whatever a foreign file raises, it is that file's fault
-        raise InputError(f"{path} cannot be imported: {type(error).__name__}: {error}") from error
-    return module
-
-
-def _function(module: ModuleType, name: str) -> Callable[..., Any]:
-    function = getattr(module, name, None)
-    if not callable(function):
-        raise InputError(f"{module.__file__} has no function {name}")
-    found: Callable[..., Any] = function
-    return found

@@ -15,7 +15,8 @@ from day0.target import load_target
 from day0.verdict import Check, Verdict
 from tasks.kernels.acceptance.run import verdict
 from tasks.kernels.build import BuildFailed
-from tasks.kernels.definition import KernelDefinition, find_kernel, kernel_names
+from tasks.kernels.definition import KernelDefinition
+from tasks.kernels.find import find_kernel, kernel_names
 from tasks.kernels.verdicts import accepted, known
 
 

@@ -12,12 +12,13 @@ from typing import Any
 import torch
 
 from day0.errors import InputError
-from tasks.kernels.definition import KernelDefinition, TritonBackend, load_module
+from tasks.kernels.definition import CompiledBackend, KernelDefinition
+from tasks.kernels.modules import function_of, load_module
 
 #: Libraries of operators live as long as the process; dropping one removes its operators.
 _LIBRARIES: dict[str, torch.library.Library] = {}
 #: Dispatch keys of backends.
-KEYS: Mapping[str, str] = {"cpu": "CPU", "cuda": "CUDA", "triton": "CUDA"}
+KEYS: Mapping[str, str] = {"cpu": "CPU", "cuda": "CUDA", "triton": "CUDA", "flaggems": "CUDA", "hub": "CUDA"}
 
 
 def define(definition: KernelDefinition) -> None:
@@ -39,7 +40,7 @@ def define(definition: KernelDefinition) -> None:
 def load(definition: KernelDefinition, backend: str, library: Path | None = None, key: str | None = None) -> None:
     """Define the operator and give it the implementation of `backend`, from the built `library` where it is compiled.
 
-    `key` is the dispatch key for a Triton kernel on another accelerator, such as PrivateUse1.
+    `key` is the dispatch key for a Python kernel (Triton, a package) on another accelerator, such as PrivateUse1.
 
     Raises:
         InputError: the library or module cannot be loaded, or does not implement the operator.
@@ -47,11 +48,8 @@ def load(definition: KernelDefinition, backend: str, library: Path | None = None
     define(definition)
     key = key or KEYS[backend]
     spec = definition.backend(backend)
-    if isinstance(spec, TritonBackend):
-        module = load_module(definition.folder / spec.module)
-        run = getattr(module, "run", None)
-        if not callable(run):
-            raise InputError(f"{definition.folder / spec.module} has no function run")
+    if not isinstance(spec, CompiledBackend):
+        run = function_of(load_module(definition.folder / spec.module), "run")
         _LIBRARIES[definition.name].impl(definition.name, run, key)  # type: ignore[no-untyped-call]
     else:
         if library is None:

@@ -15,7 +15,8 @@ import torch
 from tasks.kernels import load
 from tasks.kernels.acceptance.errors import Judge
 from tasks.kernels.build import build
-from tasks.kernels.definition import Case, KernelDefinition, kernels_folder, label
+from tasks.kernels.definition import Case, KernelDefinition, label
+from tasks.kernels.find import kernels_folder
 from tasks.kernels.load import as_tuple
 
 #: A machine that lacks one runs the next below it.

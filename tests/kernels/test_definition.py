@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from day0.errors import InputError
 from day0.home import PROJECT
-from tasks.kernels.definition import KernelDefinition, find_kernel, kernel_names
+from tasks.kernels.definition import KernelDefinition
+from tasks.kernels.find import find_kernel, kernel_names
 from tasks.kernels.formula import evaluate
 from tasks.kernels.schema import out_schema, parse
 from tests.kernels.conftest import KERNEL_YAML, MakeKernel
@@ -83,6 +84,7 @@ def test_anything_else_is_no_formula(text: str) -> None:
         (("{float32: {ratio: 2", "{float32: {ratio: 0.5"), "ratio"),
         (("triton/kernel.py", "triton/kernels.py"), "there is no file triton/kernels.py"),
         (("cpu/kernel.cpp", "../../cpu/kernel.cpp"), "there is no file"),
+        (("  triton: {module: ", "  flaggems: {module: "), "backends.flaggems.package"),
         (("aten::mul.Scalar", "mul"), "'mul' is neither an operator"),
         (("replaces:", "contiguous: [by]\nreplaces:"), "no tensor argument"),
     ],
@@ -118,6 +120,22 @@ def test_a_digest_follows_all_that_a_verdict_rests_on(make_kernel: MakeKernel) -
         assert KernelDefinition(make_kernel(**{name: "// other\n"})).digest("cpu") != before
     other_backend = KernelDefinition(make_kernel()).digest("triton")
     assert KernelDefinition(make_kernel(**{"cpu/kernel.cpp": "// other\n"})).digest("triton") == other_backend
+
+
+def test_what_another_project_computes_is_a_backend(make_kernel: MakeKernel) -> None:
+    text = KERNEL_YAML + "  flaggems: {module: providers/flaggems.py, package: flag_gems, requires: '>=4.0'}\n"
+    files = {"kernel.yaml": text, "providers/flaggems.py": "def run(x, by):\n    return x * by\n"}
+    definition = KernelDefinition(make_kernel(**files))
+    assert definition.backends == ("cpu", "triton", "flaggems")
+    assert [path.name for path in definition.sources("flaggems")] == ["flaggems.py"]
+    before = definition.digest("flaggems")
+    assert KernelDefinition(make_kernel(**files, **{"providers/hub.py": "# another\n"})).digest("flaggems") == before
+    changed = {**files, "providers/flaggems.py": "def run(x, by):\n    return by * x\n"}
+    assert KernelDefinition(make_kernel(**changed)).digest("flaggems") != before
+    with pytest.raises(InputError, match=r"there is no file providers/gone\.py"):
+        KernelDefinition(
+            make_kernel(**{"kernel.yaml": KERNEL_YAML + "  hub: {module: providers/gone.py, package: a}\n"})
+        )
 
 
 def test_a_kernel_is_found_by_name(make_kernel: MakeKernel) -> None:

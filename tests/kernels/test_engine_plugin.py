@@ -13,8 +13,9 @@ from day0.artifacts.service import LaunchSpec
 from day0.errors import InputError
 from day0.verdict import Verdict
 from tasks.kernels.build import build
-from tasks.kernels.definition import KernelDefinition, kernels_folder
+from tasks.kernels.definition import KernelDefinition
 from tasks.kernels.engine_plugin.bundle import EnginePlugin, write_plugin
+from tasks.kernels.find import kernels_folder
 from tasks.kernels.uses import judge_uses, read_uses
 from tasks.service import registry
 from tasks.service.engine import load_engine
