@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-from functools import cache
-from pathlib import Path
-
 from day0.artifacts.kernels import Kernel, KernelBundle
 from day0.artifacts.operators import Gap, OperatorReport
-from day0.config import read_yaml
 from day0.deadline import current
-from day0.errors import EvidenceMissing, Unavailable
+from day0.errors import EvidenceMissing, InputError, Unavailable
 from day0.progress import report
 from day0.target import load_target
+from day0.target_operators import operators_of
 from day0.verdict import Check, Verdict
 from tasks.kernels.acceptance.run import verdict
 from tasks.kernels.build import BuildFailed
-from tasks.kernels.definition import KernelDefinition
+from tasks.kernels.definition import BACKENDS, KernelDefinition
 from tasks.kernels.find import find_kernel, kernel_names
 from tasks.kernels.verdicts import accepted, known
 
 
 def offered(target: str) -> tuple[tuple[KernelDefinition, str], ...]:
     """Each kernel with each of its backends that a target can run, accepted or not."""
-    wanted = _backends().get(load_target(target).operators, [])
+    wanted = _backends(target)
     found = [find_kernel(name) for name in kernel_names()] if wanted else []
     return tuple((definition, backend) for definition in found for backend in wanted if backend in definition.backends)
 
@@ -87,8 +84,17 @@ def _judge(operators: OperatorReport, gaps: list[Gap], unmet: tuple[str, ...], k
     return Check(name="gaps", verdict=Verdict.SKIPPED, reason=reason)
 
 
-@cache
-def _backends() -> dict[str, list[str]]:
-    """Backends by the name of a target's operators."""
-    found: dict[str, list[str]] = read_yaml(Path(__file__).with_name("backends.yaml"))
-    return found
+def _backends(target: str) -> tuple[str, ...]:
+    """The backends of kernels that a target can run, most wanted last.
+
+    Raises:
+        InputError: there is no such target, or its operators' file names a backend that kernels do not have.
+    """
+    where = load_target(target)
+    wanted = operators_of(where).kernels
+    wrong = next((name for name in wanted if name not in BACKENDS), None)
+    if wrong is not None:
+        raise InputError(
+            f"configs/operators/{where.operators}.yaml: kernels: {wrong!r} is none of {', '.join(BACKENDS)}"
+        )
+    return wanted

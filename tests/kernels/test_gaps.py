@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
+from day0.errors import InputError
+from day0.home import PROJECT
 from day0.verdict import Verdict
 from flows.commands.kernels import command
-from tasks.kernels.gaps import fill_gaps
+from tasks.kernels.gaps import fill_gaps, offered
 from tasks.operators.scan import judge
 from tests.operators.captures import dispatcher, listed, make_capture, settings
 
@@ -53,3 +56,13 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     absent = CliRunner().invoke(command, ["build", "rotary", "--target", "cpu", "--json"])
     assert absent.exit_code == 4
     assert "install a C++ compiler" in json.loads(absent.stdout)["error"]
+
+
+def test_a_backend_that_kernels_do_not_have_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for folder in ("operators", "targets"):
+        shutil.copytree(PROJECT / "configs" / folder, tmp_path / folder)
+    file = tmp_path / "operators" / "gaudi.yaml"
+    file.write_text(file.read_text().replace("kernels: []", "kernels: [tpc]"))
+    monkeypatch.setenv("DAY0_CONFIGS", str(tmp_path))
+    with pytest.raises(InputError, match=r"gaudi\.yaml: kernels: 'tpc' is none of cpu, "):
+        offered("gaudi3")

@@ -13,6 +13,7 @@ import pytest
 
 from day0.artifacts.kernels import Kernel
 from day0.errors import EvidenceMissing
+from day0.target_operators import TargetOperators
 from day0.verdict import Verdict
 from tasks.kernels import gaps
 from tasks.kernels.acceptance.records import Answer, Request
@@ -21,7 +22,7 @@ from tasks.kernels.definition import KernelDefinition
 from tasks.kernels.uses import KernelUse, judge_uses, read_uses
 from tasks.operators.measure import measure
 from tasks.operators.scan import judge, run_capture
-from tasks.operators.settings import OperatorSettings, TargetOperators
+from tasks.operators.settings import OperatorSettings
 from tests.kernels.composed import KERNELS, write_kernels
 from tests.operators.test_measure import CONFIG, SIMULATED
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from day0.target_operators import TargetOperators
 from tasks.operators.records import EXPLICIT, IMPLICIT, NON_FUNCTIONAL, Capture, CapturedOperator, Registration
-from tasks.operators.settings import OperatorSettings, TargetOperators
+from tasks.operators.settings import OperatorSettings
 
 ATTENTION = "aten::scaled_dot_product_attention"
 FUSED = "aten::_scaled_dot_product_flash_attention_for_cpu"

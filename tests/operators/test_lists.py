@@ -19,13 +19,14 @@ from day0.config import load_config
 from day0.errors import InputError, Unavailable
 from day0.home import PROJECT
 from day0.target import load_target
+from day0.target_operators import TargetOperators
 from flows.cli import cli
 from tasks.operators.lists import document as document_module
 from tasks.operators.lists.document import MOST_BYTES, Document, read_document
 from tasks.operators.lists.model import Entry, list_names, load_list, read_list, write_list
 from tasks.operators.lists.parsers import PARSERS, parse
 from tasks.operators.lists.refresh import fetch, refresh, remade
-from tasks.operators.settings import TargetOperators, operator_settings
+from tasks.operators.settings import operator_settings
 
 TORCH = """
 - func: add.Tensor(Tensor self, Tensor other, *, Scalar alpha=1) -> Tensor
@@ -297,7 +298,7 @@ def test_a_target_without_operators_or_a_list_that_is_not_there_is_named(
         operator_settings("x", target.model_copy(update={"operators": "cudaa"}))
     (tmp_path / "operators").mkdir()
     (tmp_path / "operators" / "npu.yaml").write_text("lists: [../../etc]\nsource: x\n")
-    monkeypatch.setattr("tasks.operators.settings.configs", lambda: tmp_path)
+    monkeypatch.setenv("DAY0_CONFIGS", str(tmp_path))
     with pytest.raises(InputError, match="no operator list named"):
         operator_settings("x", target.model_copy(update={"operators": "npu"}))
 

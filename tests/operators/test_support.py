@@ -11,8 +11,8 @@ import pytest
 from day0.config import load_config, named_config
 from day0.errors import InputError
 from day0.home import PROJECT
+from day0.target_operators import TargetOperators
 from tasks.operators.records import EXPLICIT, Capture, Measured
-from tasks.operators.settings import TargetOperators
 from tasks.operators.support.rank import OperatorSupport, support_for
 from tests.operators.captures import ATTENTION, CALLED, FUSED, dispatcher, listed, make_capture
 
@@ -89,6 +89,9 @@ def test_nothing_called_is_lacking_on_the_cpu() -> None:
         ("source: x", "needs dispatch_key, lists or operators"),
         ("dispatch_key: CPU\ntorch_build: '('\nsource: x", "no regular expression"),
         ("operators: [mul]\nsource: x", "aten::mul.Tensor"),
+        ("dispatch_key: CPU\ndevice: the CPU\nsource: x", "no device of torch"),
+        ("device: npu\noperators: ['aten::mm']\nsource: x", "needs its dispatch_key too"),
+        ("dispatch_key: CPU\nmodules: [torch-npu]\nsource: x", "not the name of a Python module"),
     ],
 )
 def test_a_wrong_list_is_an_error_that_names_it(tmp_path: Path, text: str, named: str) -> None:

@@ -6,9 +6,9 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from day0.artifacts.operators import Status
+from day0.target_operators import TargetOperators
 from tasks.operators.lists.model import Entry, OperatorList, load_list
 from tasks.operators.records import Registration
-from tasks.operators.settings import TargetOperators
 from tasks.operators.support.findings import Finding
 
 #: Where several lists of one backend differ, the one that has it counts: each is of a part of the backend.

@@ -6,9 +6,9 @@ import functools
 from collections.abc import Collection, Iterable, Mapping
 
 from day0.artifacts.operators import Status
+from day0.target_operators import TargetOperators
 from tasks.operators.lists.model import OperatorList, load_list
 from tasks.operators.records import EXPLICIT, IMPLICIT, Capture, Measured, Registration
-from tasks.operators.settings import TargetOperators
 from tasks.operators.support.findings import Finding, Kind, Support, reached
 from tasks.operators.support.listed import Listed
 from tasks.operators.support.measured import Measurements

@@ -5,8 +5,8 @@ from __future__ import annotations
 import importlib.metadata
 import re
 
+from day0.target_operators import TargetOperators
 from tasks.operators.records import Capture, Registration
-from tasks.operators.settings import TargetOperators
 from tasks.operators.support.findings import Finding
 
 NOWHERE = Registration(exists=False)
