@@ -85,7 +85,11 @@ def capture(request: CaptureRequest) -> Capture:
     assumed = sorted({name for log in found.logs.values() for name in log.assumed})
     if assumed:
         found.notes.append(f"what {', '.join(assumed)} read on the host was taken to be 0: there is no data")
+    selected = sorted({name for log in found.logs.values() for name in log.selected})
+    if selected:
+        found.notes.append(f"the masks of {', '.join(selected)} were taken to choose all: there is no data")
     return Capture(
+        read_as=model.model_type if model.model_type != request.config.get("model_type") else None,
         phases={phase: captured(log) for phase, log in found.logs.items()},
         before={phase: whole(log) for phase, log in found.logs.items()},
         scopes={phase: dict(log.scopes) for phase, log in found.logs.items()},

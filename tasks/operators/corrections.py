@@ -10,9 +10,13 @@ from day0.architecture.attention import pairs
 from day0.architecture.attention.base import Attention
 from day0.architecture.attention.compressed import CompressedAttention
 from day0.architecture.attention.latent import LatentAttention, SparseLatentAttention
+from day0.architecture.parallel import Sizes
+from day0.architecture.stored import stored_from_config
 from day0.architecture.structure import LayerAttention, Structure, structure_of
+from day0.architecture.work import Step, WorkModel
 from day0.artifacts.operators import Correction
 from day0.errors import InputError
+from tasks.operators.formulas import BYTES_OF
 from tasks.operators.records import Capture
 
 #: Differences up to this share of what was traced are biases and the like.
@@ -54,6 +58,17 @@ def corrections(
             *_experts(structure, capture, phase, span[0]),
         )
         for phase, span in passes.items()
+    }
+
+
+def off_by(structure: Structure, flops: Mapping[str, float], passes: Mapping[str, tuple[int, int]]) -> dict[str, float]:
+    """By phase, the relative difference of traced FLOPs, corrections added, to those of the profile's closed
+    formulas: what a trace adds is work of single elements, which in a model of usual sizes is under 1 %."""
+    work = WorkModel(structure, stored_from_config(structure, None), BYTES_OF)
+    return {
+        phase: flops[phase] / work.rank_work(Step(1, *passes[phase]), Sizes(1, 1)).flops - 1
+        for phase in passes
+        if phase in flops
     }
 
 

@@ -21,6 +21,7 @@ from transformers import (
     AutoModelForCausalLM,
     AutoModelForImageTextToText,
 )
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 #: Building a module for each of a billion layers that a hostile config names would never end.
 MOST_LAYERS = 10_000
@@ -59,6 +60,8 @@ class Description:
     """The vision tower's config, or None."""
     whole: Any
     """The config of all parts."""
+    model_type: str
+    """The type that the library knows it by."""
 
     @property
     def layers(self) -> int:
@@ -73,10 +76,11 @@ class Description:
 def describe(raw: dict[str, Any]) -> tuple[Description | None, str]:
     """The model that a config.json describes; None where transformers has no such model, with the reason."""
     model_type, release = raw.get("model_type"), version("transformers")
-    if not isinstance(model_type, str) or model_type not in CONFIG_MAPPING:
+    known = model_type if isinstance(model_type, str) and model_type in CONFIG_MAPPING else _of_architecture(raw)
+    if known is None:
         return None, f"transformers {release} does not know the model type {model_type!r}"
     try:
-        whole = CONFIG_MAPPING[model_type].from_dict(_without(raw))
+        whole = CONFIG_MAPPING[known].from_dict(_without(raw) | {"model_type": known})
         text = whole.get_text_config()
     except (*UNTRACEABLE, StrictDataclassError) as error:
         return None, f"transformers {release} cannot read the config ({in_short(error)})"
@@ -89,7 +93,18 @@ def describe(raw: dict[str, Any]) -> tuple[Description | None, str]:
     layers = getattr(text, "num_hidden_layers", 0)
     if not isinstance(layers, int) or not 0 < layers <= MOST_LAYERS:
         return None, f"a model of {layers:,} layers is not believed (at most {MOST_LAYERS:,})"
-    return Description(config, text, getattr(whole, "vision_config", None), whole), ""
+    # A tower that the config does not describe would be one of the library's defaults.
+    vision = getattr(whole, "vision_config", None) if raw.get("vision_config") else None
+    return Description(config, text, vision, whole, known), ""
+
+
+def _of_architecture(raw: dict[str, Any]) -> str | None:
+    """The library's model type whose class the config names, of a type that the library does not know (Kimi-K2 is a
+    DeepseekV3ForCausalLM); None where it names none."""
+    named = raw.get("architectures")
+    if not isinstance(named, list) or not named:
+        return None
+    return next((known for known, name in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.items() if name == named[0]), None)
 
 
 def _without(raw: dict[str, Any]) -> dict[str, Any]:
@@ -137,10 +152,17 @@ def image_inputs(tower: Any) -> dict[str, torch.Tensor]:
     """One image for a vision tower: pixels, or patches with the grid that they lie in, which is data and not only a
     shape: it is there, on the CPU."""
     config, dtype = tower.config, tower.dtype
+    shape: tuple[int, ...]
     size = config.image_size if isinstance(getattr(config, "image_size", None), int) else IMAGE
     patch = config.patch_size
     channels = getattr(config, "in_channels", getattr(config, "num_channels", 3))
     parameters = inspect.signature(tower.forward).parameters
+    if "pixel_position_ids" in parameters:
+        # Patches in a row, pooled by squares to so many tokens.
+        patches = config.default_output_length * config.pooling_kernel_size**2
+        shape = (1, patches, channels * patch * patch)
+        positions = torch.zeros(1, patches, 2, dtype=torch.long, device="meta")
+        return {"pixel_values": torch.zeros(shape, dtype=dtype, device="meta"), "pixel_position_ids": positions}
     grid = next((name for name in parameters if name in ("grid_thw", "image_grid_thw", "grid_hws", "grid_hw")), None)
     first = next(iter(parameters))
     if grid is None:
@@ -149,7 +171,7 @@ def image_inputs(tower: Any) -> dict[str, torch.Tensor]:
     side = size // patch // 2 * 2 if not isinstance(merge, int) else size // patch // merge * merge
     embedding = next((m for m in tower.modules() if isinstance(m, torch.nn.Conv2d | torch.nn.Conv3d)), None)
     if first == "pixel_values" and isinstance(embedding, torch.nn.Conv2d):
-        shape: tuple[int, ...] = (side * side, channels, patch, patch)
+        shape = (side * side, channels, patch, patch)
     else:
         shape = (side * side, channels * getattr(config, "temporal_patch_size", 1) * patch * patch)
     return {

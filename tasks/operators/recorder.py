@@ -14,17 +14,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from tasks.operators.costs import Cost, Operand, cost, is_product
+from tasks.operators.data_dependent import HOST_READS, SELECTIONS, read, selected
 from tasks.operators.records import ATTENTION, TensorSpec
 
 FREE = Cost(0, 0)
-
-#: What reads a tensor's value on the host. Without values the answer is taken to be 0 or False, and that is noted.
-HOST_READS = ("aten::_local_scalar_dense", "aten::item", "aten::is_nonzero", "aten::equal")
 
 #: The tensors of a call: its operands, its results.
 Signature = tuple[tuple[TensorSpec, ...], tuple[TensorSpec, ...]]
@@ -58,6 +55,8 @@ class Log:
     """FLOPs of matrix products and attention within a named scope."""
     assumed: dict[str, None] = field(default_factory=dict)
     """Operators whose value was taken to be 0."""
+    selected: dict[str, None] = field(default_factory=dict)
+    """Operators whose mask was taken to choose all."""
 
     def merge(self, other: Log) -> None:
         for key, tally in other.after.items():
@@ -70,6 +69,7 @@ class Log:
             self.scopes[scope] = self.scopes.get(scope, 0) + flops
         self.forms |= other.forms
         self.assumed |= other.assumed
+        self.selected |= other.selected
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -95,9 +95,13 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.log.parts.setdefault(self._composites[-1], {})[name] = None
         if name == ATTENTION:
             return self._attention(func, args, kwargs)
-        if name in HOST_READS and (value := _assumed(func, args)) is not None:
+        if name in HOST_READS and (value := read(func, args)) is not None:
             self.log.assumed[name] = None
             return self._read_on_host(name, (args, kwargs), value)
+        if name in SELECTIONS and (result := selected(name, args)) is not None:
+            self.log.selected[name] = None
+            self._add(name, (args, kwargs), result, cost(name, operands((args, kwargs)), operands(result)))
+            return result
         before, self.log.after = self.log.after, {}
         try:
             with self._taken_apart(name), self:
@@ -233,16 +237,6 @@ def _without_values(args: Any, kwargs: Any) -> tuple[Any, Any]:
     if len(devices) < 2:
         return args, kwargs
     return tree_map_only(torch.Tensor, lambda t: t.to("meta"), (args, kwargs))  # type: ignore[no-any-return]
-
-
-def _assumed(func: Any, args: Any) -> Any:
-    """0 in the type that the operator answers in, where its tensor has no values; None: it has."""
-    tensor = args[0]
-    if not (tensor.is_meta or isinstance(tensor, FakeTensor)):
-        return None
-    if func.name() in ("aten::is_nonzero", "aten::equal") or tensor.dtype is torch.bool:
-        return False
-    return 0.0 if tensor.is_floating_point() else 0
 
 
 def _is_view(schema: Any) -> bool:

@@ -83,6 +83,8 @@ class Capture(Frozen):
     source: Literal["traced", "formulas"] = "traced"
     why: str = ""
     """Why the model was not traced, where its operators are from formulas."""
+    read_as: str | None = None
+    """The library's model type that it was built by, where that is not the config's own."""
     phases: dict[str, tuple[CapturedOperator, ...]] = Field(default_factory=dict)
     """After dispatch, in the order of first use."""
     before: dict[str, tuple[CapturedOperator, ...]] = Field(default_factory=dict)

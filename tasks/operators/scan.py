@@ -13,12 +13,13 @@ from typing import Any
 from pydantic import ValidationError
 
 from day0 import home, process
+from day0.architecture.structure import Structure
 from day0.artifacts.operators import Gap, OperatorReport, Phase
 from day0.errors import EvidenceMissing
 from day0.files import write_json
 from day0.progress import report
 from day0.verdict import Check, Verdict
-from tasks.operators.corrections import corrections, structure_or_none
+from tasks.operators.corrections import corrections, off_by, structure_or_none
 from tasks.operators.formulas import from_formulas
 from tasks.operators.fusions import fused_patterns
 from tasks.operators.ranking import Rates, first_token, gaps_of, ranked_phase, reach_of, taken_apart
@@ -28,6 +29,9 @@ from tasks.operators.support.rank import support_for
 
 #: FLOPs per byte that weigh work and traffic where neither the target nor its operator list tells.
 DEFAULT_BALANCE = 10.0
+
+#: A model that is traced as another type is that type's where its work is so near to its own family's formulas.
+MOST_OFF = 0.01
 
 
 def scan(config: Mapping[str, Any], settings: OperatorSettings) -> OperatorReport:
@@ -97,9 +101,9 @@ def judge(
         return _nothing(settings, Verdict.FAIL, f"the trace of {' and '.join(empty)} captured no operator at all")
     rates = rates_of(settings)
     support = support_for(settings.operators, capture, measured)
-    corrected = corrections(
-        structure_or_none(config), capture, {"prefill": (settings.prompt, 0), "decode": (1, settings.context)}
-    )
+    structure = structure_or_none(config)
+    passes = {"prefill": (settings.prompt, 0), "decode": (1, settings.context)}
+    corrected = corrections(structure, capture, passes)
     phases = {
         name: ranked_phase(found, capture.before.get(name, ()), capture, support, rates).model_copy(
             update={"corrections": corrected.get(name, ())}
@@ -108,6 +112,8 @@ def judge(
     }
     gaps = gaps_of(phases)
     checks = [_traced(config, capture, settings, phases, rates), _covered(settings.target, phases, gaps)]
+    if capture.read_as:
+        checks.append(_read_as(capture.read_as, structure, phases, passes))
     if config.get("vision_config") is not None and "vision" not in phases:
         reason = "the model has a vision tower, and only its language model was traced"
         checks.append(Check(name="vision", verdict=Verdict.INCONCLUSIVE, reason=reason))
@@ -125,6 +131,27 @@ def judge(
         reach=reach_of(phases),
         first_token=first_token(capture.phases["prefill"], phases["prefill"]),
         graph=fused_patterns(capture.graph, settings.fused) if capture.graph else None,
+    )
+
+
+def _read_as(
+    known: str, structure: Structure | None, phases: Mapping[str, Phase], passes: Mapping[str, tuple[int, int]]
+) -> Check:
+    """Whether a model that was built as another type is one: its work is that of its own family's formulas."""
+    if structure is None:
+        reason = f"traced as a {known}, whose class its config names, and no family describes it to tell whether it is"
+        return Check(name="read_as", verdict=Verdict.INCONCLUSIVE, reason=reason)
+    flops = {name: phase.flops + sum(c.flops for c in phase.corrections) for name, phase in phases.items()}
+    off = off_by(structure, flops, passes)
+    far = max(map(abs, off.values()))
+    good = far <= MOST_OFF
+    reason = (
+        f"traced as a {known}, whose class its config names: its work is within {far:.2%} of its family's formulas"
+        if good
+        else f"traced as a {known}, whose class its config names, but its work is {far:.1%} off its family's formulas"
+    )
+    return Check(
+        name="read_as", verdict=Verdict.PASS if good else Verdict.INCONCLUSIVE, reason=reason, measured={"off": off}
     )
 
 

@@ -12,9 +12,13 @@ from day0.architecture.parallel import Sizes
 from day0.architecture.stored import stored_from_config
 from day0.architecture.structure import structure_of
 from day0.architecture.work import Step, WorkModel
+from day0.target import load_target
+from day0.verdict import Verdict
 from tasks.operators.corrections import corrections
 from tasks.operators.formulas import BYTES_OF
 from tasks.operators.records import Capture, CaptureRequest
+from tasks.operators.scan import judge
+from tasks.operators.settings import operator_settings
 
 pytestmark = pytest.mark.reference
 
@@ -69,10 +73,44 @@ def test_a_vision_tower_is_a_phase_of_its_own(name: str) -> None:
     assert not any("vision" in note for note in found.notes)
 
 
-def test_a_vision_tower_that_cannot_be_traced_is_said() -> None:
+def test_a_tower_without_a_grid_is_traced_by_positions() -> None:
     found = ask("google__gemma-4-26B-A4B")
+    calls = {o.name: o.calls for o in found.phases["vision"]}
+    vision = config_of("google__gemma-4-26B-A4B")["vision_config"]
+    assert calls["aten::scaled_dot_product_attention"] == vision["num_hidden_layers"]
+    # It strips what is padded by a mask, whose values are not there.
+    assert "the masks of aten::index.Tensor were taken to choose all: there is no data" in found.notes
+
+
+def test_a_tower_that_the_config_does_not_describe_is_not_made_up() -> None:
+    assert set(ask("meta-llama__Llama-4-Maverick-17B-128E-Instruct").phases) == {"prefill", "decode"}
+
+
+def test_a_vision_tower_that_cannot_be_traced_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unknown(tower: Any) -> Any:
+        raise TypeError("forward() missing 1 required positional argument: 'new'")
+
+    monkeypatch.setattr("tasks.operators.capture.image_inputs", unknown)
+    found = ask("Qwen__Qwen3-VL-2B-Instruct")
     assert set(found.phases) == {"prefill", "decode"}
-    assert any("vision tower could not be traced" in note for note in found.notes)
+    assert any("vision tower could not be traced (TypeError: forward() missing" in note for note in found.notes)
+
+
+def test_a_type_that_the_library_lacks_is_traced_by_the_class_that_its_config_names() -> None:
+    name = "moonshotai__Kimi-K2-Instruct"
+    raw = config_of(name)
+    found = ask(name)
+    assert found.read_as == "deepseek_v3"
+    settings = operator_settings("cpu", load_target("cpu"))
+    report = judge(raw, settings, found)
+    check = next(c for c in report.checks if c.name == "read_as")
+    assert check.verdict is Verdict.PASS
+    assert abs(check.measured["off"]["prefill"]) < 0.001
+    # With other work than its own family's it is not taken for that type.
+    raw["num_hidden_layers"] //= 2
+    check = next(c for c in judge(raw, settings, found).checks if c.name == "read_as")
+    assert check.verdict is Verdict.INCONCLUSIVE
+    assert "off its family's formulas" in check.reason
 
 
 def test_calls_stand_apart_by_their_tensors() -> None:
