@@ -20,6 +20,7 @@ from day0.errors import Cancelled, Day0Error, InputError
 from day0.execution import describe, slug
 from day0.files import digest_of
 from day0.ledger import Ledger, Run
+from day0.pins import lock_digest
 from day0.release import Release, parse_source
 from day0.stage import Resources, tree_of
 from day0.store import Store
@@ -47,7 +48,7 @@ from tasks.recipe.task import recipe
 from tasks.reshard.settings import ReshardSettings
 from tasks.reshard.task import reshard
 from tasks.service.engine import load_engine
-from tasks.service.environment import lock_digest, prepare
+from tasks.service.environment import prepare
 from tasks.service.registry import reap
 from tasks.service.session import EngineSession
 from tasks.service.settings import ServiceSettings, served_name

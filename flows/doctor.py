@@ -114,7 +114,7 @@ def _docker() -> Finding:
 def _base_image() -> Finding:
     import docker
 
-    from tasks.service.image import BASE
+    from day0.image import BASE
 
     try:
         docker.from_env(timeout=10).images.get(BASE)

@@ -54,7 +54,7 @@ def _no_reference() -> str | None:
 def _no_docker() -> str | None:
     import docker
 
-    from tasks.service.image import BASE
+    from day0.image import BASE
 
     try:
         docker.from_env(timeout=20).images.get(BASE)

@@ -14,9 +14,9 @@ from docker.types import Mount
 from day0.artifacts.service import LaunchSpec
 from day0.errors import CheckFailed, Unavailable
 from day0.home import home
+from day0.image import OWNER_LABEL, docker_client
 from tasks.service import registry
 from tasks.service.engine import EngineConfig
-from tasks.service.image import OWNER_LABEL, docker_client
 from tasks.service.launch import CONTAINER_MODEL, CONTAINER_PORT
 from tasks.service.process import exit_reason
 from tasks.service.runtime import Handle

@@ -6,20 +6,18 @@ import json
 import logging
 import os
 import platform
-import re
 import shutil
 import sys
 import uuid
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from day0.artifacts.service import Runtime
-from day0.deadline import file_lock
 from day0.errors import Unavailable
-from day0.files import digest_of, sha256_file, write_json
+from day0.files import digest_of, write_json
 from day0.home import home
+from day0.pins import Counter, build_lock, lock_digest, pins, torch_source
 from day0.process import ProcessFailed, run
 from day0.progress import report
 from tasks.service.engine import load_engine
@@ -47,16 +45,10 @@ def prepare(engine: str, runtime: Runtime) -> Prepared:
     """
     config = load_engine(engine)
     if runtime == "docker":
-        from tasks.service.image import build_image
+        from day0.image import build_image
 
         return Prepared(build_image(config.image, config.folder), lock_digest(config.folder))
     return Prepared(str(build_environment(config.image, config.folder)), lock_digest(config.folder))
-
-
-def lock_digest(folder: Path) -> str:
-    """SHA-256 over an image folder's files: what an environment is made from."""
-    files = sorted(p for p in folder.rglob("*") if p.is_file() and "__pycache__" not in p.parts)
-    return digest_of({str(p.relative_to(folder)): sha256_file(p) for p in files})
 
 
 def build_environment(name: str, folder: Path) -> Path:
@@ -87,27 +79,6 @@ def build_environment(name: str, folder: Path) -> Path:
     return target
 
 
-def build_lock(name: str, waiting: str) -> AbstractContextManager[None]:
-    """Hold a lock file of `$DAY0_HOME/environments/`, so that one process builds and the others wait for it."""
-    return file_lock(home() / "environments" / name, lambda: report(f"waiting: {waiting}"))
-
-
-def torch_source() -> list[str]:
-    """pip's options for where torch comes from: `$DAY0_TORCH_INDEX`, an index's address or a folder of wheels; by
-    default none, so that pip's own settings hold."""
-    source = os.environ.get("DAY0_TORCH_INDEX")
-    if not source:
-        return []
-    return ["--find-links", source] if Path(source).is_dir() else ["--index-url", source]
-
-
-def pip_download(requirements: Path, into: Path, options: list[str]) -> None:
-    """Download the wheels that a requirements file pins, with this machine's pip settings."""
-    count = _Counter("downloading", _pins(requirements))
-    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--dest", str(into), "-r", str(requirements)]
-    run([*command, *options], on_line=count)
-
-
 def _install(folder: Path, target: Path) -> dict[str, Any]:
     """Make the venv, install torch and the locked packages, and let the folder's check.py look at the result."""
     report(f"making the engine's environment {target.name}")
@@ -116,8 +87,8 @@ def _install(folder: Path, target: Path) -> dict[str, Any]:
     pip = [sys.executable, "-m", "pip", "--python", str(python), "install", "--no-deps", "--progress-bar", "off"]
     torch, lock = folder / "torch.txt", folder / "requirements.lock"
     if torch.is_file():
-        run([*pip, *torch_source(), "-r", str(torch)], on_line=_Counter("torch", _pins(torch)))
-    run([*pip, "--require-hashes", "-r", str(lock)], on_line=_Counter("packages", _pins(lock)))
+        run([*pip, *torch_source(), "-r", str(torch)], on_line=Counter("torch", pins(torch)))
+    run([*pip, "--require-hashes", "-r", str(lock)], on_line=Counter("packages", pins(lock)))
     report("checking the engine's environment")
     said = run([str(python), str(folder / "check.py")], env={**os.environ, "VLLM_NO_USAGE_STATS": "1"})
     return {"check": next((line for line in reversed(said) if line.strip()), "")}
@@ -133,24 +104,6 @@ def _explain(error: ProcessFailed, folder: Path) -> str:
             "; torch for the CPU has an index of its own: set DAY0_TORCH_INDEX to its address or to a folder of wheels"
         )
     return f"the engine's environment cannot be made from {folder}: {line.removeprefix('ERROR: ')}{hint}"
-
-
-def _pins(requirements: Path) -> int:
-    return len(re.findall(r"^[A-Za-z0-9][\w.\-]*==", requirements.read_text(encoding="utf-8"), re.MULTILINE))
-
-
-class _Counter:
-    """Turns pip's lines into progress."""
-
-    def __init__(self, what: str, total: int) -> None:
-        self.what, self.total, self.done = what, total, 0
-
-    def __call__(self, line: str) -> None:
-        if line.startswith("Collecting "):
-            self.done += 1
-            report(f"{self.what}: {line.split()[1]}", self.done, self.total, "packages")
-        elif line.startswith("Installing collected"):
-            report(f"{self.what}: installing", self.total, self.total, "packages")
 
 
 def made_environments() -> list[tuple[Path, dict[str, Any]]]:

@@ -13,11 +13,11 @@ import pytest
 from day0.artifacts.service import LaunchSpec
 from day0.endpoint import EngineDied
 from day0.errors import InputError, Unavailable
+from day0.image import docker_client
 from tasks.service import registry
 from tasks.service.container import reap_containers, security_of, start_container, state_reason
 from tasks.service.engine import EngineConfig
 from tasks.service.environment import prepare
-from tasks.service.image import docker_client
 from tasks.service.launch import CONTAINER_PORT, check_readable, launch_spec
 from tasks.service.session import EngineSession
 from tests.models.tiny import make_tiny_llama

@@ -1,4 +1,4 @@
-"""The Docker image of an engine, built from its folder under `images/`.
+"""Docker images, each built from its folder under `images/`.
 
 The wheels are downloaded on the host, by pip with this machine's own settings, and handed to the build by a server on
 the loopback: the build needs no index, proxy, mirror or certificate, and no layer holds the wheels.
@@ -24,11 +24,11 @@ from docker.errors import APIError, BuildError, DockerException, ImageNotFound
 from day0 import deadline
 from day0.errors import Unavailable
 from day0.files import sha256_file
+from day0.pins import build_lock, lock_digest, pip_download, torch_source
 from day0.process import ProcessFailed
 from day0.progress import report
-from tasks.service.environment import build_lock, lock_digest, pip_download, torch_source
 
-log = logging.getLogger("day0.service")
+log = logging.getLogger("day0.image")
 
 BASE = "day0/debian-base:bookworm"
 #: The base's Python and C library: wheels are downloaded for these, whatever day0 itself runs on.
