@@ -22,7 +22,7 @@ _DEVICE = re.compile(r"[a-z]\w*(:\d+)?")
 
 @dataclass(frozen=True)
 class Device:
-    """A device as torch knows it."""
+    """A device as torch knows it (see day0/devices.py for whether it is here)."""
 
     name: str
     """Such as cpu, cuda, npu or musa."""
@@ -30,6 +30,9 @@ class Device:
     """Its dispatch key, such as CPU, CUDA or PrivateUse1."""
     modules: tuple[str, ...] = ()
     """Imported first: they bring it."""
+    torch_build: str | None = None
+    torch_plugin: str | None = None
+    """As in TargetOperators: cuda is also what other vendors' devices are called, and PrivateUse1 is any vendor's."""
 
 
 class TargetOperators(Frozen):
@@ -109,7 +112,7 @@ class TargetOperators(Frozen):
         """The target's device; None where torch's name of it is not known."""
         if self.device is None or self.dispatch_key is None:
             return None
-        return Device(self.device, self.dispatch_key, self.modules)
+        return Device(self.device, self.dispatch_key, self.modules, self.torch_build, self.torch_plugin)
 
 
 def operators_of(target: Target) -> TargetOperators:

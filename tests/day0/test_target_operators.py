@@ -21,8 +21,8 @@ def test_every_target_has_a_device_and_kernels_that_day0_knows(target: str) -> N
 
 def test_the_device_is_named_as_torch_does() -> None:
     assert device_of("cpu") == Device("cpu", "CPU")
-    assert device_of("mi300x") == Device("cuda", "CUDA")
-    assert device_of("ascend-910b") == Device("npu", "PrivateUse1", ("torch_npu",))
+    assert device_of("mi300x") == Device("cuda", "CUDA", torch_build=r"\+rocm")
+    assert device_of("ascend-910b") == Device("npu", "PrivateUse1", ("torch_npu",), torch_plugin="torch_npu")
 
 
 def test_a_device_that_nobody_knows_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

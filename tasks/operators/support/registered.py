@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.metadata
-import re
-
+from day0.devices import other_torch
 from day0.target_operators import TargetOperators
 from tasks.operators.records import Capture, Registration
 from tasks.operators.support.findings import Finding
@@ -45,17 +43,4 @@ def _unreadable(operators: TargetOperators, capture: Capture) -> str | None:
         return "torch has no key to ask for"
     if not capture.key_readable:
         return f"the torch installed here was built without {operators.dispatch_key}"
-    build = capture.packages.get("torch", "")
-    if operators.torch_build and not re.search(operators.torch_build, build):
-        return f"the torch installed here ({build or 'of an unknown build'}) is not the target's"
-    if operators.torch_plugin and not _installed(operators.torch_plugin):
-        return f"{operators.torch_plugin} is not installed here"
-    return None
-
-
-def _installed(package: str) -> bool:
-    try:
-        importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return False
-    return True
+    return other_torch(operators.torch_build, operators.torch_plugin, capture.packages.get("torch", ""))
