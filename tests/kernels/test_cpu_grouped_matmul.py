@@ -41,6 +41,20 @@ def test_a_nan_stays_in_its_row_and_every_fp8_code_is_read(isa: str, rows: int) 
     assert out.isnan().flatten().tolist() == [True] + [False] * (rows - 1)
 
 
+@pytest.mark.parametrize("isa", INSTRUCTION_SETS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("rows", [1, 40])
+def test_the_infinite_scale_of_a_short_block_gives_infinity(isa: str, dtype: torch.dtype, rows: int) -> None:
+    kernel("grouped_matmul")
+    x = torch.ones(rows, 257, dtype=dtype)
+    weight = torch.ones(1, 1, 257).to(torch.float8_e4m3fn)
+    scale = torch.tensor([[[1.0, 1.0, -math.inf]]])
+    ends = torch.tensor([rows], dtype=torch.int32)
+    with instruction_set(isa):
+        out = torch.ops.day0.grouped_matmul(x, weight, ends, None, scale, 128, 128, dtype)
+    assert (out == -math.inf).all()
+
+
 def test_ends_that_fall_are_an_error() -> None:
     args = fresh(kernel("grouped_matmul"), 4)
     args[2][3] = 1

@@ -88,7 +88,15 @@ void tile(const T* const* x, const W* const* weight, const float* const* x_scale
       for (int i = 0; i < count; ++i) {
         own[i] = set(0.0f);
       }
-      span<rows, columns>(x, weight, from, std::min(from + block, end), own);
+      const int64_t until = std::min(from + block, end);
+      span<rows, columns>(x, weight, from, until, own);
+      if (until - from < kStep<T>) {
+        // Lanes past the end of so short a block hold zeros, which an infinite scale would make NaN: each lane gets its share of the sum.
+#pragma GCC unroll 32
+        for (int i = 0; i < count; ++i) {
+          own[i] = set(sum(own[i]) * (1.0f / kLanes));
+        }
+      }
 #pragma GCC unroll 4
       for (int row = 0; row < rows; ++row) {
         const float by_row = x_scale[row] ? x_scale[row][from / block] : 1.0f;
@@ -111,8 +119,6 @@ void tile(const T* const* x, const W* const* weight, const float* const* x_scale
     }
   }
 }
-
-// Up to kTileRows rows by up to kColumns columns. Past the last row and column their numbers are computed again, and not kept.
 
 // Rows of a tile by up to kColumns columns. Past the last column one is computed again, and not kept.
 template <int rows, bool scaled, typename T, typename W>
