@@ -154,8 +154,9 @@ class OperatorReport(Artifact):
     context: int
     phases: dict[str, Phase]
     gaps: tuple[Gap, ...]
-    source: Literal["traced", "formulas"] = "traced"
-    """`formulas`: the library does not know the model, and its operators are those that its family's work needs."""
+    source: Literal["traced", "code", "formulas"] = "traced"
+    """`code`: by the code that the release ships. `formulas`: the library does not know the model, and its operators
+    are those that its family's work needs."""
     model: str = ""
     """The model type."""
     reach: tuple[Reach, ...] = ()

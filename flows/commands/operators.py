@@ -24,17 +24,30 @@ CONTENT = (
 )
 @click.option("--graph", is_flag=True, help="Export the model's graph too, and look for patterns that are fused.")
 @click.option(
+    "--own-code",
+    is_flag=True,
+    help="Run the code that the release ships, in a container without network, instead of the library's. Needs Docker.",
+)
+@click.option(
     "--against", type=click.Path(path_type=Path), metavar="FILE", help="A checklist: which operators are new since it."
 )
 @click.option(
     "--checklist", type=click.Path(path_type=Path), metavar="FILE", help="Write a checklist for the next model."
 )
 def command(
-    path: Path, target: str, prompt: int, context: int, graph: bool, against: Path | None, checklist: Path | None
+    path: Path,
+    target: str,
+    prompt: int,
+    context: int,
+    graph: bool,
+    own_code: bool,
+    against: Path | None,
+    checklist: Path | None,
 ) -> output.Answer:
     """What the model in PATH (a folder, or a config.json alone) calls, and whether the target has it.
 
-    The model is traced without its weights, on no device at all; of a type that the library does not know the
+    The model is traced without its weights, on no device at all, and none of its own code is run unless --own-code
+    asks for it; of a type that the library does not know the
     operators are those that the formulas of its family need. Exit code 3: neither is possible, or for some operator
     it is not known whether the target has it.
     """
@@ -48,7 +61,7 @@ def command(
 
     settings = operator_settings(target, load_target(target), prompt=prompt, context=context, graph=graph)
     before = read_checklist(against) if against else None
-    report = scan(read_config(path), settings)
+    report = scan(read_config(path), settings, path if own_code else None)
     if before is not None and report.phases:
         report = report.model_copy(update={"news": news_since(report, before)})
     if checklist is not None:

@@ -1,7 +1,8 @@
 """Runs a model of transformers without data and records the operators that it calls.
 
 A process of its own (`python -m tasks.operators.capture REQUEST ANSWER`), so that torch stays out of the
-orchestrator and a crash is an answer. No weights are read and none of the model's own code is run.
+orchestrator and a crash is an answer. No weights are read, and none of the model's own code is run unless the request
+says so, as it only does in a container.
 """
 
 from __future__ import annotations
@@ -29,9 +30,12 @@ from tasks.operators.models import (
     Description,
     build,
     build_vision,
+    cache_of,
     describe,
+    describe_by_code,
     image_inputs,
     in_short,
+    run,
     without_data,
 )
 from tasks.operators.recorder import Log, Recorder, Signature, Tally, attention_parts
@@ -59,7 +63,13 @@ class Trace:
 
 def capture(request: CaptureRequest) -> Capture:
     """The operators of prefill and decode, and what torch has registered for each."""
-    model, reason = describe(request.config)
+    if request.registrations_of:
+        return Capture(
+            registrations=registrations(set(request.registrations_of), request.dispatch_key),
+            key_readable=is_readable(request.dispatch_key),
+            packages={"torch": version("torch")},
+        )
+    model, reason = describe_by_code(request.config, request.code) if request.code else describe(request.config)
     if model is None:
         return unsupported(reason, request.dispatch_key)
     try:
@@ -89,19 +99,20 @@ def capture(request: CaptureRequest) -> Capture:
     if selected:
         found.notes.append(f"the masks of {', '.join(selected)} were taken to choose all: there is no data")
     return Capture(
-        read_as=model.model_type if model.model_type != request.config.get("model_type") else None,
+        read_as=model.model_type if model.model_type != str(request.config.get("model_type")) else None,
         phases={phase: captured(log) for phase, log in found.logs.items()},
         before={phase: whole(log) for phase, log in found.logs.items()},
         scopes={phase: dict(log.scopes) for phase, log in found.logs.items()},
         notes=tuple(found.notes),
         registrations=registrations(names, request.dispatch_key),
         parts=parts,
-        key_readable=request.dispatch_key is None or has_kernel("aten::mm.out", request.dispatch_key),
+        key_readable=is_readable(request.dispatch_key),
         layers=model.layers,
         traced_layers=found.traced_layers,
         dtype=str(model.dtype).removeprefix("torch."),
         packages={name: version(name) for name in ("torch", "transformers")},
         graph=export_graph(model, request.prompt) if request.graph else None,
+        source="code" if model.code else "traced",
     )
 
 
@@ -114,7 +125,7 @@ def unsupported(reason: str, key: str | None) -> Capture:
         unsupported=reason,
         registrations=registrations(set(names), key),
         parts=parts,
-        key_readable=key is None or has_kernel("aten::mm.out", key),
+        key_readable=is_readable(key),
         packages={name: version(name) for name in ("torch", "transformers")},
     )
 
@@ -135,9 +146,9 @@ def trace(model: Description, request: CaptureRequest, *, fake: bool) -> Trace:
             cache = None
             if phase == "decode":
                 if request.context == request.prompt:
-                    cache = outputs["prefill"].cache
+                    cache = cache_of(outputs["prefill"])
                 else:
-                    cache = _pass(built, blocks, Recorder(), _tokens(request.context), None).cache
+                    cache = cache_of(_pass(built, blocks, Recorder(), _tokens(request.context), None))
             recorder = Recorder()
             outputs[phase] = _pass(built, blocks, recorder, tokens, cache)
             logs[phase] = recorder.log
@@ -153,7 +164,7 @@ def trace(model: Description, request: CaptureRequest, *, fake: bool) -> Trace:
 
 def _pass(built: Any, blocks: Blocks, recorder: Recorder, tokens: torch.Tensor, cache: Any) -> Any:
     with torch.inference_mode(), blocks.repeating(recorder), scopes(built, recorder), recorder:
-        return built(input_ids=tokens, cache=cache, use_cache=True, logits_to_keep=1)
+        return run(built, tokens, cache)
 
 
 def trace_vision(model: Description, found: Trace) -> None:
@@ -261,6 +272,11 @@ def registrations(names: set[str], key: str | None) -> dict[str, Registration]:
         )
         for name in sorted(names)
     }
+
+
+def is_readable(key: str | None) -> bool:
+    """Whether this build of torch has kernels for a dispatch key at all, so that one not found is one not there."""
+    return key is None or has_kernel("aten::mm.out", key)
 
 
 def has_kernel(name: str, key: str) -> bool:

@@ -17,6 +17,7 @@ from transformers import (
     MODEL_FOR_CAUSAL_LM_MAPPING,
     MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING,
     MODEL_MAPPING,
+    AutoConfig,
     AutoModel,
     AutoModelForCausalLM,
     AutoModelForImageTextToText,
@@ -62,6 +63,8 @@ class Description:
     """The config of all parts."""
     model_type: str
     """The type that the library knows it by."""
+    code: str | None = None
+    """The folder with the model's own code, where that is what runs."""
 
     @property
     def layers(self) -> int:
@@ -69,7 +72,7 @@ class Description:
 
     @property
     def dtype(self) -> torch.dtype:
-        found = self.text.dtype
+        found = getattr(self.text, "dtype", None)
         return found if isinstance(found, torch.dtype) else torch.bfloat16
 
 
@@ -98,6 +101,22 @@ def describe(raw: dict[str, Any]) -> tuple[Description | None, str]:
     return Description(config, text, vision, whole, known), ""
 
 
+def describe_by_code(raw: dict[str, Any], folder: str) -> tuple[Description | None, str]:
+    """The model that a folder's own code describes; None where that cannot be read, with the reason.
+
+    Runs what the release ships: only ever in a container without network (tasks/operators/container.py).
+    """
+    try:
+        whole = AutoConfig.from_pretrained(folder, trust_remote_code=True)
+        text = whole.get_text_config()
+    except (*UNTRACEABLE, OSError, StrictDataclassError) as error:
+        return None, f"the model's own code cannot be run ({in_short(error)})"
+    layers = getattr(text, "num_hidden_layers", 0)
+    if not isinstance(layers, int) or not 0 < layers <= MOST_LAYERS:
+        return None, f"a model of {layers!r} layers is not believed (at most {MOST_LAYERS:,})"
+    return Description(whole, text, None, whole, str(raw.get("model_type")), folder), ""
+
+
 def _of_architecture(raw: dict[str, Any]) -> str | None:
     """The library's model type whose class the config names, of a type that the library does not know (Kimi-K2 is a
     DeepseekV3ForCausalLM); None where it names none."""
@@ -123,8 +142,26 @@ def without_data(fake: bool) -> Iterator[None]:
 
 def build(model: Description) -> Any:
     """The language model, in inference mode, within `without_data`."""
+    if model.code:
+        return _built(AutoModelForCausalLM, model.config, model.dtype, code=True)
     auto = AutoModelForCausalLM if model.config is model.text else AutoModelForImageTextToText
     return _built(auto, model.config, model.dtype)
+
+
+def run(built: Any, tokens: torch.Tensor, cache: Any) -> Any:
+    """One pass over `tokens` [1, n] with what is in `cache`: logits of the last position, and the cache as it is then.
+
+    Code of before transformers 5 has other names for the same arguments, or lacks them.
+    """
+    parameters = inspect.signature(built.forward).parameters
+    named = "cache" if "cache" in parameters else "past_key_values"
+    last = {"logits_to_keep": 1} if "logits_to_keep" in parameters else {}
+    return built(input_ids=tokens, use_cache=True, **{named: cache}, **last)
+
+
+def cache_of(output: Any) -> Any:
+    """What a pass leaves for the next one."""
+    return output.cache if "cache" in output else output.past_key_values
 
 
 def build_vision(model: Description) -> Any:
@@ -144,8 +181,8 @@ def build_vision(model: Description) -> Any:
     raise ValueError(f"transformers has no model for {type(model.vision).__name__}")
 
 
-def _built(auto: Any, config: Any, dtype: torch.dtype) -> Any:
-    return auto.from_config(config, dtype=dtype, trust_remote_code=False).eval()
+def _built(auto: Any, config: Any, dtype: torch.dtype, code: bool = False) -> Any:
+    return auto.from_config(config, dtype=dtype, trust_remote_code=code).eval()
 
 
 def image_inputs(tower: Any) -> dict[str, torch.Tensor]:

@@ -32,6 +32,10 @@ class CaptureRequest(Frozen):
     dispatch_key: str | None
     graph: bool = False
     """Export the model's graph too, and look for patterns in it."""
+    registrations_of: tuple[str, ...] = ()
+    """Not a model, but what torch has registered for these operators."""
+    code: str | None = None
+    """A folder with the model's own code, to run that instead of the library's. Only ever in a container."""
 
 
 class CapturedCall(Frozen):
@@ -80,7 +84,8 @@ class Capture(Frozen):
     """What a model called, or in `unsupported` why it could not be built."""
 
     unsupported: str | None = None
-    source: Literal["traced", "formulas"] = "traced"
+    source: Literal["traced", "code", "formulas"] = "traced"
+    """The library's model was traced, or the release's own code, or there are formulas alone."""
     why: str = ""
     """Why the model was not traced, where its operators are from formulas."""
     read_as: str | None = None

@@ -34,15 +34,19 @@ DEFAULT_BALANCE = 10.0
 MOST_OFF = 0.01
 
 
-def scan(config: Mapping[str, Any], settings: OperatorSettings) -> OperatorReport:
+def scan(config: Mapping[str, Any], settings: OperatorSettings, code: Path | None = None) -> OperatorReport:
     """What the model of this config.json calls, and whether the target has it.
 
+    Args:
+        code: the folder of a release whose own code is to be run, in a container, instead of the library's.
+
     Raises:
-        EvidenceMissing: torch or transformers are not installed.
+        EvidenceMissing: torch or transformers are not installed, or the folder has no code.
+        Unavailable: code is to be run, and there is no Docker daemon or no image.
         StageTimeout, Cancelled: the stage's time was up.
     """
     try:
-        capture = run_capture(config, settings)
+        capture = run_own_code(config, settings, code) if code else run_capture(config, settings)
     except process.ProcessFailed as error:
         return _nothing(settings, Verdict.INCONCLUSIVE, f"the model could not be traced: {error}")
     except CaptureUnreadable as error:
@@ -73,14 +77,38 @@ def run_capture(config: Mapping[str, Any], settings: OperatorSettings) -> Captur
             f"the operator scan needs {' and '.join(lacking)}, which are not installed here: "
             "pip install 'day0[reference]'"
         )
-    request = CaptureRequest(
+    report("tracing the model")
+    return _captured(_request(config, settings))
+
+
+def run_own_code(config: Mapping[str, Any], settings: OperatorSettings, folder: Path) -> Capture:
+    """The capture of this model by the release's own code; what is registered is asked of the torch here."""
+    from tasks.operators.own_code import capture_by_code  # Docker: only where it is asked for
+
+    request = _request(config, settings)
+    found = capture_by_code(folder, request)
+    if found.unsupported:
+        return found
+    here = _captured(request.model_copy(update={"registrations_of": tuple(sorted(found.registrations))}))
+    # Which kernels there are is a matter of the torch that will run the model, not of the one that traced it.
+    packages = {**found.packages, "torch": here.packages["torch"]}
+    return found.model_copy(
+        update={"registrations": here.registrations, "key_readable": here.key_readable, "packages": packages}
+    )
+
+
+def _request(config: Mapping[str, Any], settings: OperatorSettings) -> CaptureRequest:
+    return CaptureRequest(
         config=dict(config),
         prompt=settings.prompt,
         context=settings.context,
         dispatch_key=settings.operators.dispatch_key,
         graph=settings.graph,
     )
-    report("tracing the model")
+
+
+def _captured(request: CaptureRequest) -> Capture:
+    """A request answered by a process of its own."""
     with tempfile.TemporaryDirectory(prefix="day0-operators-") as folder:
         asked, answer = Path(folder, "request.json"), Path(folder, "answer.json")
         write_json(asked, request.to_json())
@@ -113,7 +141,10 @@ def judge(
     gaps = gaps_of(phases)
     checks = [_traced(config, capture, settings, phases, rates), _covered(settings.target, phases, gaps)]
     if capture.read_as:
-        checks.append(_read_as(capture.read_as, structure, phases, passes))
+        how = f"traced as a {capture.read_as}, whose class its config names"
+        checks.append(_agrees(how, structure, phases, passes))
+    elif capture.source == "code" and structure is not None:
+        checks.append(_agrees("traced by the release's own code", structure, phases, passes))
     if config.get("vision_config") is not None and "vision" not in phases:
         reason = "the model has a vision tower, and only its language model was traced"
         checks.append(Check(name="vision", verdict=Verdict.INCONCLUSIVE, reason=reason))
@@ -134,24 +165,24 @@ def judge(
     )
 
 
-def _read_as(
-    known: str, structure: Structure | None, phases: Mapping[str, Phase], passes: Mapping[str, tuple[int, int]]
+def _agrees(
+    how: str, structure: Structure | None, phases: Mapping[str, Phase], passes: Mapping[str, tuple[int, int]]
 ) -> Check:
-    """Whether a model that was built as another type is one: its work is that of its own family's formulas."""
+    """Whether what was built is the model that the config describes: its work is that of its family's formulas."""
     if structure is None:
-        reason = f"traced as a {known}, whose class its config names, and no family describes it to tell whether it is"
-        return Check(name="read_as", verdict=Verdict.INCONCLUSIVE, reason=reason)
+        reason = f"{how}, and no family describes it to tell whether it is one"
+        return Check(name="formulas", verdict=Verdict.INCONCLUSIVE, reason=reason)
     flops = {name: phase.flops + sum(c.flops for c in phase.corrections) for name, phase in phases.items()}
     off = off_by(structure, flops, passes)
     far = max(map(abs, off.values()))
     good = far <= MOST_OFF
     reason = (
-        f"traced as a {known}, whose class its config names: its work is within {far:.2%} of its family's formulas"
+        f"{how}: its work is within {far:.2%} of its family's formulas"
         if good
-        else f"traced as a {known}, whose class its config names, but its work is {far:.1%} off its family's formulas"
+        else f"{how}, but its work is {far:.1%} off its family's formulas"
     )
     return Check(
-        name="read_as", verdict=Verdict.PASS if good else Verdict.INCONCLUSIVE, reason=reason, measured={"off": off}
+        name="formulas", verdict=Verdict.PASS if good else Verdict.INCONCLUSIVE, reason=reason, measured={"off": off}
     )
 
 
@@ -176,6 +207,8 @@ def _traced(
     else:
         how = "all" if capture.traced_layers == capture.layers else f"{capture.traced_layers}, repeated to"
         reason += f"traced {how} {capture.layers} layers"
+        if capture.source == "code":
+            reason += f" of the release's own code, on transformers {capture.packages.get('transformers')}"
     if is_quantised(config):
         reason += f"; its weights are quantised, and the operators are those of the same model in {capture.dtype}"
     if unknown:
@@ -197,7 +230,7 @@ def _traced(
         "source": capture.source,
     }
     # What formulas say a model needs is no evidence of what it calls.
-    verdict = Verdict.PASS if capture.source == "traced" else Verdict.INCONCLUSIVE
+    verdict = Verdict.INCONCLUSIVE if capture.source == "formulas" else Verdict.PASS
     return Check(name="trace", verdict=verdict, reason=reason, measured=measured)
 
 

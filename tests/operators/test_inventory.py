@@ -103,12 +103,12 @@ def test_a_type_that_the_library_lacks_is_traced_by_the_class_that_its_config_na
     assert found.read_as == "deepseek_v3"
     settings = operator_settings("cpu", load_target("cpu"))
     report = judge(raw, settings, found)
-    check = next(c for c in report.checks if c.name == "read_as")
+    check = next(c for c in report.checks if c.name == "formulas")
     assert check.verdict is Verdict.PASS
     assert abs(check.measured["off"]["prefill"]) < 0.001
     # With other work than its own family's it is not taken for that type.
     raw["num_hidden_layers"] //= 2
-    check = next(c for c in judge(raw, settings, found).checks if c.name == "read_as")
+    check = next(c for c in judge(raw, settings, found).checks if c.name == "formulas")
     assert check.verdict is Verdict.INCONCLUSIVE
     assert "off its family's formulas" in check.reason
 
