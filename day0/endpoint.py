@@ -25,12 +25,14 @@ class Endpoint:
     """An OpenAI-compatible server at `url` (without `/v1`) that serves `model`.
 
     `diagnose` returns one sentence if the engine is known to have ended, else None: whoever gets a
-    connection error asks it before reporting.
+    connection error asks it before reporting. `kernel_uses` returns what each process of the engine has written about
+    the kernels that it was given (day0/kernel_uses.py); None where it was given none.
     """
 
     url: str
     model: str
     diagnose: Callable[[], str | None] = _unknown
+    kernel_uses: Callable[[], list[bytes]] | None = None
 
 
 class LiveEngine(Protocol):

@@ -27,6 +27,10 @@ _SEVERITY = {Verdict.SKIPPED: 0, Verdict.PASS: 1, Verdict.INCONCLUSIVE: 2, Verdi
 _EXIT_CODE = {Verdict.PASS: 0, Verdict.SKIPPED: 0, Verdict.FAIL: 1, Verdict.INCONCLUSIVE: 3}
 
 
+#: In what a check measured: sentences on what did not go as it should and yet fails nothing, as work to follow up.
+FOLLOW_UP = "follow_up"
+
+
 class Check(BaseModel):
     """One thing that was checked: its verdict, why, and the numbers that the verdict rests on."""
 
@@ -36,6 +40,11 @@ class Check(BaseModel):
     verdict: Verdict
     reason: str
     measured: dict[str, Any] = Field(default_factory=dict)
+
+
+def follow_up(checks: Iterable[Check]) -> list[str]:
+    """What checks leave to be followed up, each sentence once."""
+    return list(dict.fromkeys(sentence for check in checks for sentence in check.measured.get(FOLLOW_UP, ())))
 
 
 def worst(verdicts: Iterable[Verdict]) -> Verdict:

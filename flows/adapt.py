@@ -8,11 +8,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from types import FrameType
-from typing import Any
+from typing import Any, get_args
 
 from prefect import flow, task
 
 from day0 import deadline, progress
+from day0.artifacts.kernels import KernelUsage
 from day0.artifacts.recipe import Recipe
 from day0.artifacts.service import Runtime
 from day0.artifacts.snapshot import Snapshot
@@ -27,12 +28,13 @@ from day0.store import Store
 from day0.target import load_target
 from day0.verdict import rung, worst
 from flows.pipeline import ORDER, Outcome, Pipeline, evidence
-from flows.report import Report, interrupted
+from flows.report import Report, follow_ups, interrupted
 from flows.view import RunView
 from tasks.benchmark.settings import load_settings as benchmark_suite
 from tasks.benchmark.task import benchmark
 from tasks.download.fetch import pin
 from tasks.download.task import download, survey
+from tasks.kernels.find import sources_digest
 from tasks.kernels.settings import KernelSettings
 from tasks.kernels.task import kernels
 from tasks.multimodal.settings import MultimodalSettings
@@ -74,6 +76,7 @@ def adapt(
     runtime: Runtime = "process",
     until: str | None = None,
     fresh: bool = False,
+    kernel_use: KernelUsage = "gaps",
     run_id: str | None = None,
     refresh_from: str | None = None,
 ) -> Report:
@@ -84,6 +87,8 @@ def adapt(
         engine: name in configs/engines/; None takes the target's own.
         until: the last stage to run.
         fresh: make every stage again.
+        kernel_use: `gaps`: the engine is given the kernels that the target lacks something without; `accepted`: beside
+            them every accepted kernel that it has a place for.
         run_id: a run to continue; None begins one.
         refresh_from: make this stage and those after it again.
 
@@ -100,8 +105,13 @@ def adapt(
     for name in filter(None, (until, refresh_from)):
         if name not in ORDER:
             raise InputError(f"there is no stage {name!r}; the stages are: {', '.join(ORDER)}")
+    if kernel_use not in get_args(KernelUsage):
+        raise InputError(f"kernels are used for {' or '.join(get_args(KernelUsage))}, not {kernel_use!r}")
     exact = f"{release.source}@{pinned.revision}" if pinned.revision else release.source
-    request = {"source": exact, "target": target, "engine": engine_name, "runtime": runtime, "until": until}
+    request = {
+        "source": exact, "target": target, "engine": engine_name, "runtime": runtime, "until": until,
+        "kernel_use": kernel_use,
+    }  # fmt: skip
     run = _begin(run_id, release, pinned.revision or "", request)
     view = RunView()
     with _noting_errors(run), view, EngineSession(run) as session:
@@ -116,7 +126,7 @@ def adapt(
         planned = stages.submit(plan, headers, profiled, settings=PlanSettings.model_validate({"target": target}))
         shards = stages.submit(reshard, headers, planned, settings=ReshardSettings())
         called = stages.submit(operators, headers, settings=operator_settings(target, where, graph=True))
-        filled = stages.submit(kernels, called, settings=KernelSettings())
+        filled = stages.submit(kernels, called, settings=KernelSettings(use=kernel_use, sources=sources_digest()))
         if planned and stages.wants("service"):
             _prepare_engine.submit(engine_name, runtime, resources, wait_for=[planned.future], return_state=False)
         served = stages.submit(
@@ -239,7 +249,7 @@ def _end(
             "files": len(snapshot.files) if snapshot else 0,
             "bytes": snapshot.bytes if snapshot else 0,
         }
-    return Report(run_id, release, target, reached, verdict, tuple(outcomes), recipe_path)
+    return Report(run_id, release, target, reached, verdict, tuple(outcomes), recipe_path, follow_ups(outcomes))
 
 
 @contextmanager

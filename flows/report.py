@@ -13,7 +13,7 @@ from sqlalchemy.orm import selectinload
 from day0.errors import Day0Error
 from day0.ledger import Ledger, Run, StageRun
 from day0.store import Store, alive
-from day0.verdict import Rung, Verdict, exit_code, missing_evidence
+from day0.verdict import Check, Rung, Verdict, exit_code, follow_up, missing_evidence
 from flows.pipeline import ORDER, Outcome, evidence
 
 
@@ -28,6 +28,8 @@ class Report:
     verdict: Verdict
     outcomes: tuple[Outcome, ...]
     recipe: str | None
+    follow_up: tuple[str, ...] = ()
+    """What did not go as it should and yet failed nothing; `reason` of the stages has it too."""
 
     @property
     def exit_code(self) -> int:
@@ -51,6 +53,16 @@ class Report:
             "stages": [outcome.to_json() for outcome in self.outcomes],
             "recipe": self.recipe,
         }
+
+
+def follow_ups(outcomes: Iterable[Outcome]) -> tuple[str, ...]:
+    """What the artifacts of a run's stages leave to be followed up."""
+    store, found = Store(), []
+    for outcome in outcomes:
+        if outcome.artifact:
+            checks = store.read(outcome.artifact)["content"]["checks"]
+            found += follow_up(Check.model_validate(check) for check in checks)
+    return tuple(dict.fromkeys(found))
 
 
 def adaptations() -> list[dict[str, Any]]:

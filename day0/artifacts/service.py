@@ -27,6 +27,8 @@ class LaunchSpec(Frozen):
     env: dict[str, str]
     memory_bytes: int
     ready_timeout: float
+    kernels: str | None = None
+    """Folder of accepted kernels that the engine was given, on its PYTHONPATH (a container sees it elsewhere)."""
 
 
 class FirstCompletion(Frozen):

@@ -75,4 +75,5 @@ class SmokeReport(Artifact):
             f"error {self.ratio:.2f} times the reference's own at {self.engine_dtype}, top-1 agreement "
             f"{self.top1_agreement:.1%} over {self.error.count:,} positions"
         )
-        return text + (f"; {self.exact.error.mean:.1e} nats at float32" if self.exact else "")
+        text += f"; {self.exact.error.mean:.1e} nats at float32" if self.exact else ""
+        return text + "".join(f"; {check.reason}" for check in self.checks if check.name == "kernels")

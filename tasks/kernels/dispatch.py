@@ -15,9 +15,9 @@ import torch
 from torch.utils._pytree import tree_map
 
 from day0.errors import InputError
+from day0.kernel_uses import KernelUse
 from tasks.kernels.definition import KernelDefinition
 from tasks.kernels.load import load, operator
-from tasks.kernels.uses import KernelUse
 
 logger = logging.getLogger("day0.kernels")
 

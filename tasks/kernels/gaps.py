@@ -8,25 +8,31 @@ from day0.deadline import current
 from day0.errors import EvidenceMissing, InputError, Unavailable
 from day0.progress import report
 from day0.target import load_target
-from day0.target_operators import operators_of
+from day0.target_operators import Device, device_of, operators_of
 from day0.verdict import Check, Verdict
 from tasks.kernels.acceptance.run import verdict
 from tasks.kernels.build import BuildFailed
 from tasks.kernels.definition import BACKENDS, KernelDefinition
 from tasks.kernels.find import find_kernel, kernel_names
+from tasks.kernels.providers.listed import black_listed, fits
 from tasks.kernels.verdicts import accepted, known
 
 
 def offered(target: str) -> tuple[tuple[KernelDefinition, str], ...]:
     """Each kernel with each of its backends that a target can run, accepted or not."""
-    wanted = _backends(target)
-    found = [find_kernel(name) for name in kernel_names()] if wanted else []
-    return tuple((definition, backend) for definition in found for backend in wanted if backend in definition.backends)
+    return tuple((d, backend) for d, backend in _fitting(target) if not black_listed(d, backend, target))
+
+
+def withheld(target: str) -> tuple[Kernel, ...]:
+    """Adapters that are not tried, because the target's vendor says that what they call does not work there."""
+    reasons = ((d, backend, black_listed(d, backend, target)) for d, backend in _fitting(target))
+    return tuple(verdict(d, backend, Verdict.SKIPPED, reason) for d, backend, reason in reasons if reason)
 
 
 def provided(target: str) -> tuple[Kernel, ...]:
     """The kernels that can be had for a target, with the verdicts that they have been given here."""
-    return tuple(known(definition, backend) for definition, backend in offered(target))
+    device = device_of(target)
+    return tuple(known(definition, backend, device) for definition, backend in offered(target))
 
 
 def fill_gaps(operators: OperatorReport) -> KernelBundle:
@@ -39,13 +45,14 @@ def fill_gaps(operators: OperatorReport) -> KernelBundle:
     wanted = {gap.name for gap in gaps}
     # Without a gap there is nothing to meet, and the target need not be one of those that are configured.
     choices = offered(operators.target) if wanted else ()
+    device = device_of(operators.target) if wanted else None
     fitting = [(d, b) for d, b in choices if wanted.intersection(d.file.replaces)]
     kernels: list[Kernel] = []
     met: set[str] = set()
     for number, (definition, backend) in enumerate(fitting):
         current().check()
         report("accepting kernels", number, len(fitting), "kernels")
-        kernels.append(_tried(definition, backend))
+        kernels.append(tried(definition, backend, device))
         if kernels[-1].verdict is Verdict.PASS:
             met |= wanted.intersection(definition.file.replaces)
     unmet = tuple(gap.name for gap in gaps if gap.name not in met)
@@ -53,10 +60,10 @@ def fill_gaps(operators: OperatorReport) -> KernelBundle:
     return KernelBundle(target=operators.target, kernels=tuple(kernels), unmet=unmet, checks=tuple(checks))
 
 
-def _tried(definition: KernelDefinition, backend: str) -> Kernel:
+def tried(definition: KernelDefinition, backend: str, device: Device | None = None) -> Kernel:
     """A kernel's verdict; one that cannot be built has one, too."""
     try:
-        return accepted(definition, backend)
+        return accepted(definition, backend, device)
     except BuildFailed as error:
         return verdict(definition, backend, Verdict.FAIL, str(error))
     except (Unavailable, EvidenceMissing) as error:
@@ -82,6 +89,14 @@ def _judge(operators: OperatorReport, gaps: list[Gap], unmet: tuple[str, ...], k
         return Check(name="gaps", verdict=Verdict.PASS, reason=reason)
     reason = f"{operators.target} lacks none of the {len(called)} operators that the model calls"
     return Check(name="gaps", verdict=Verdict.SKIPPED, reason=reason)
+
+
+def _fitting(target: str) -> list[tuple[KernelDefinition, str]]:
+    """Kernels and backends, each kernel's most wanted last."""
+    wanted = _backends(target)
+    found = [find_kernel(name) for name in kernel_names()] if wanted else []
+    pairs = ((definition, backend) for definition in found for backend in wanted if backend in definition.backends)
+    return [(definition, backend) for definition, backend in pairs if fits(definition, backend, target)]
 
 
 def _backends(target: str) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ from day0.artifacts.service import Service
 from day0.artifacts.shards import RankShards
 from day0.artifacts.smoke import SmokeReport
 from day0.artifacts.snapshot import Snapshot
-from day0.verdict import Check, Rung, Verdict, missing_evidence, rung
+from day0.verdict import Check, Rung, Verdict, follow_up, missing_evidence, rung
 
 
 @dataclass(frozen=True)
@@ -45,6 +45,10 @@ class Evidence:
     def verdicts(self) -> dict[str, Verdict]:
         """Of the stages that made an artifact."""
         return {name: artifact.verdict for name, artifact in self.stages().items() if artifact is not None}
+
+    def follow_up(self) -> list[str]:
+        """What did not go as it should and yet failed nothing."""
+        return follow_up(check for artifact in self.stages().values() if artifact for check in artifact.checks)
 
     @property
     def rung(self) -> Rung:
@@ -142,6 +146,7 @@ def _numbers(artifact: Artifact) -> Iterator[tuple[str, str]]:
             yield "gaps", f"{len(artifact.gaps)}"
         case KernelBundle():
             yield "built", f"{len(artifact.kernels)}"
+            yield "given to the engine", f"{len(artifact.plugin.kernels) if artifact.plugin else 0}"
         case Service():
             yield "ready after", f"{artifact.ready_seconds:.1f} s"
             yield "engine", f"{artifact.launch.engine} {artifact.launch.engine_version}"

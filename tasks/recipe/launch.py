@@ -17,6 +17,9 @@ from day0.artifacts.service import LaunchSpec
 
 CONTAINER_MODEL = "/model"
 CONTAINER_PORT = 8000
+CONTAINER_KERNELS = "/kernels"
+#: The recipe's copy of the kernels that the engine was given.
+KERNELS = "kernels"
 USER = 10001
 _SHM = "1gb"
 _SECRET = re.compile(r"token|secret|passw|credential|api_?key|auth", re.IGNORECASE)
@@ -36,6 +39,12 @@ READY = (
 def environment(launch: LaunchSpec) -> dict[str, str]:
     """The engine's variables, without any that could be a secret: those belong into the place where it runs."""
     return {name: value for name, value in launch.env.items() if not _SECRET.search(name)}
+
+
+def container_environment(launch: LaunchSpec) -> dict[str, str]:
+    """The variables inside a container, where the kernels lie elsewhere."""
+    given = environment(launch)
+    return {n: v.replace(launch.kernels, CONTAINER_KERNELS) if launch.kernels else v for n, v in given.items()}
 
 
 def image(launch: LaunchSpec) -> str:
@@ -64,6 +73,11 @@ def launch_script(launch: LaunchSpec, port: int) -> str:
         'ENVIRONMENT=${ENVIRONMENT:-"$default_environment"}'
         + ("   # the image's id" if launch.runtime == "docker" else "   # the engine's virtual environment"),
         f"PORT=${{PORT:-{port}}}",
+        *(
+            [f'KERNELS_DIR=${{KERNELS_DIR:-"$(cd "$(dirname "$0")" && pwd)/{KERNELS}"}}   # accepted kernels']
+            if launch.kernels
+            else []
+        ),
         "set -eu",
         "",
     ]
@@ -73,7 +87,9 @@ def launch_script(launch: LaunchSpec, port: int) -> str:
 
 def _process(launch: LaunchSpec) -> list[str]:
     exports = [
-        f"export {name}={shlex.quote(value)}" for name, value in environment(launch).items() if name.isidentifier()
+        f"export {name}={_with_kernels(value, launch)}"
+        for name, value in environment(launch).items()
+        if name.isidentifier()
     ]
     words = ['"$ENVIRONMENT/bin/python"' if i == 0 and w == "python" else w for i, w in enumerate(launch.command)]
     shown = [word if i == 0 and word.startswith('"') else _word(word, launch) for i, word in enumerate(words)]
@@ -86,11 +102,19 @@ def _docker_run(launch: LaunchSpec) -> list[str]:
         "--security-opt no-new-privileges", f"--user {USER}:{USER}", f"--memory {launch.memory_bytes}",
         f'--publish "127.0.0.1:$PORT:{CONTAINER_PORT}"',
         f'--mount "type=bind,source=$MODEL_DIR,target={CONTAINER_MODEL},readonly"',
-        *(f"--env {shlex.quote(f'{name}={value}')}" for name, value in environment(launch).items()),
+        *([f'--mount "type=bind,source=$KERNELS_DIR,target={CONTAINER_KERNELS},readonly"'] if launch.kernels else []),
+        *(f"--env {shlex.quote(f'{name}={value}')}" for name, value in container_environment(launch).items()),
         '"$ENVIRONMENT"',
     ]  # fmt: skip
     command = [shlex.quote(word) for word in container_command(launch)]
     return ["exec docker run " + " \\\n  ".join([*options, *_pairs(command)])]
+
+
+def _with_kernels(value: str, launch: LaunchSpec) -> str:
+    """A value quoted for the shell, with the folder of kernels as its variable."""
+    if not launch.kernels or launch.kernels not in value:
+        return shlex.quote(value)
+    return '"$KERNELS_DIR"'.join(shlex.quote(part) if part else "" for part in value.split(launch.kernels))
 
 
 def _word(word: str, launch: LaunchSpec) -> str:
@@ -121,7 +145,7 @@ def compose_file(launch: LaunchSpec, port: int) -> str:
     engine = {
         "image": literal(image(launch)),
         "command": [literal(word) for word in container_command(launch)],
-        "environment": {name: literal(value) for name, value in environment(launch).items()},
+        "environment": {name: literal(value) for name, value in container_environment(launch).items()},
         "init": True,
         "read_only": True,
         "tmpfs": ["/tmp:size=1g"],
@@ -131,7 +155,14 @@ def compose_file(launch: LaunchSpec, port: int) -> str:
         "user": f"{USER}:{USER}",
         "mem_limit": launch.memory_bytes,
         "ports": [f"127.0.0.1:{port}:{CONTAINER_PORT}"],
-        "volumes": [{"type": "bind", "source": _ALIAS, "target": CONTAINER_MODEL, "read_only": True}],
+        "volumes": [
+            {"type": "bind", "source": _ALIAS, "target": CONTAINER_MODEL, "read_only": True},
+            *(
+                [{"type": "bind", "source": f"./{KERNELS}", "target": CONTAINER_KERNELS, "read_only": True}]
+                if launch.kernels
+                else []
+            ),
+        ],
         "healthcheck": {
             "test": ["CMD", "python", "-c", READY, literal(launch.served_model_name)],
             "interval": "60s",
@@ -158,13 +189,16 @@ def _compose_literal(text: str) -> str:
 def kubernetes_manifests(launch: LaunchSpec, port: int) -> str:
     """A Deployment and its Service, with the same fences as the container that day0 runs."""
     name, labels = "day0-engine", {"app.kubernetes.io/name": "day0-engine"}
+    volumes = {"model": (CONTAINER_MODEL, launch.model_path)}
+    if launch.kernels:
+        volumes["kernels"] = (CONTAINER_KERNELS, launch.kernels)
     probe = {"exec": {"command": ["python", "-c", READY, launch.served_model_name]}}
     container = {
         "name": "engine",
         "image": image(launch),
         "imagePullPolicy": "IfNotPresent",
         "args": [_kubernetes_literal(word) for word in container_command(launch)],
-        "env": [{"name": n, "value": _kubernetes_literal(v)} for n, v in environment(launch).items()],
+        "env": [{"name": n, "value": _kubernetes_literal(v)} for n, v in container_environment(launch).items()],
         "ports": [{"name": "http", "containerPort": CONTAINER_PORT}],
         "resources": {"requests": {"memory": str(launch.memory_bytes)}, "limits": {"memory": str(launch.memory_bytes)}},
         "securityContext": {
@@ -178,7 +212,7 @@ def kubernetes_manifests(launch: LaunchSpec, port: int) -> str:
         "readinessProbe": {**probe, **_probing(60, 55, 3)},
         "livenessProbe": {"httpGet": {"path": "/health", "port": "http"}, **_probing(10, 5, 3)},
         "volumeMounts": [
-            {"name": "model", "mountPath": CONTAINER_MODEL, "readOnly": True},
+            *({"name": n, "mountPath": target, "readOnly": True} for n, (target, _) in volumes.items()),
             {"name": "tmp", "mountPath": "/tmp"},
             {"name": "shm", "mountPath": "/dev/shm"},
         ],
@@ -191,7 +225,7 @@ def kubernetes_manifests(launch: LaunchSpec, port: int) -> str:
         },
         "containers": [container],
         "volumes": [
-            {"name": "model", "hostPath": {"path": launch.model_path, "type": "Directory"}},
+            *({"name": n, "hostPath": {"path": path, "type": "Directory"}} for n, (_, path) in volumes.items()),
             {"name": "tmp", "emptyDir": {"sizeLimit": "1Gi"}},
             {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": "1Gi"}},
         ],
@@ -218,6 +252,8 @@ def kubernetes_manifests(launch: LaunchSpec, port: int) -> str:
         "# The image must be where the nodes can pull it. The model folder is the volume `model` below, used here as\n"
         f"# {_scalar(launch.model_path)}: put a PersistentVolumeClaim with the same files in its place on a cluster.\n"
     )
+    if launch.kernels:
+        head += f"# The volume `kernels` has the files of the folder {KERNELS}/ beside this one.\n"
     documents = [yaml.safe_dump(d, sort_keys=False, width=110, allow_unicode=True) for d in (deployment, service)]
     return head + "---\n".join(documents)
 

@@ -72,6 +72,8 @@ def _common(evidence: Evidence) -> dict[str, Any]:
         "rungs": list(Rung),
         "next_rung": next_rung,
         "lacking": lacking,
+        "follow_up": evidence.follow_up(),
+        "given": [kernel.name for kernel in evidence.kernels.plugin.kernels] if evidence.kernels.plugin else [],
         "verdict": worst(row.verdict or Verdict.INCONCLUSIVE for row in table),
     }
 

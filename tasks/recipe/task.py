@@ -19,7 +19,7 @@ from tasks.recipe.settings import RecipeSettings
 from tasks.recipe.write import write_recipe
 
 
-@stage("recipe", version=1, retries=0, timeout=10 * MINUTES, packages=("matplotlib", "jinja2"))
+@stage("recipe", version=2, retries=0, timeout=10 * MINUTES, packages=("matplotlib", "jinja2"))
 def recipe(
     snapshot: Snapshot,
     profile: Profile,
@@ -38,4 +38,5 @@ def recipe(
         snapshot, profile, plan, shards, operators, kernels, service, smoke, multimodal, benchmark
     )  # fmt: skip
     records = tree_of(benchmark) / benchmark.files[0].name if benchmark and benchmark.files else None
-    return write_recipe(evidence, workspace(), settings, benchmark_records=records)
+    given = tree_of(kernels) if service.launch.kernels else None
+    return write_recipe(evidence, workspace(), settings, benchmark_records=records, kernels=given)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +21,17 @@ REPORT = "report.html"
 
 
 def write_recipe(
-    evidence: Evidence, folder: Path, settings: RecipeSettings, *, benchmark_records: Path | None = None
+    evidence: Evidence,
+    folder: Path,
+    settings: RecipeSettings,
+    *,
+    benchmark_records: Path | None = None,
+    kernels: Path | None = None,
 ) -> Recipe:
-    """Fill `folder`. Its verdict is `pass` only if every file reads back well and every stage is good."""
+    """Fill `folder`. Its verdict is `pass` only if every file reads back well and every stage is good.
+
+    `kernels` is the tree of the kernels that the engine was given; they are copied.
+    """
     spec = evidence.service.launch
     texts = {
         "launch.sh": launch.launch_script(spec, settings.port),
@@ -38,7 +47,7 @@ def write_recipe(
     names = [*texts, "hashes.json", "evidence.json"]
     _write(folder / REPORT, render_report(evidence, names, benchmark_records))
     _write(folder / "README.md", render_readme(evidence, [*names, REPORT]))
-    names = sorted([*names, REPORT, "README.md"])
+    names = sorted([*names, REPORT, "README.md", *_copied_kernels(evidence, kernels, folder)])
     return Recipe(
         checks=(
             completeness(evidence),
@@ -84,6 +93,21 @@ def evidence_document(evidence: Evidence) -> dict[str, Any]:
         "lacking": lacking,
         "stages": [row.to_json() for row in rows(evidence)],
     }
+
+
+def _copied_kernels(evidence: Evidence, tree: Path | None, folder: Path) -> list[str]:
+    """Copy the files of the kernels that the engine was given, readable for a container's user."""
+    if tree is None or evidence.service.launch.kernels is None:
+        return []
+    copied = []
+    for ref in evidence.kernels.files:
+        place = folder / launch.KERNELS / ref.name
+        place.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(tree / ref.name, place)
+        copied.append(str(place.relative_to(folder)))
+    for path in (folder / launch.KERNELS, *(folder / launch.KERNELS).rglob("*")):
+        path.chmod(0o755 if path.is_dir() else 0o644)
+    return copied
 
 
 def _write(path: Path, text: str) -> None:

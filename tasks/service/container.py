@@ -15,8 +15,10 @@ from day0.artifacts.service import LaunchSpec
 from day0.errors import CheckFailed, Unavailable
 from day0.home import home
 from day0.image import OWNER_LABEL, docker_client
+from day0.kernel_uses import USES
 from tasks.service import registry
 from tasks.service.engine import EngineConfig
+from tasks.service.kernels import CONTAINER_KERNELS
 from tasks.service.launch import CONTAINER_MODEL, CONTAINER_PORT
 from tasks.service.process import exit_reason
 from tasks.service.runtime import Handle
@@ -37,6 +39,11 @@ HEALTH = (
 )
 
 
+#: In the container's own memory, which ends with it. Each process writes one line.
+USES_FOLDER = "/tmp/day0-kernel-uses"
+READ_USES = f'for f in {USES_FOLDER}/*.json; do [ -f "$f" ] && head -c 1000000 "$f" && echo; done; true'
+
+
 class ContainerHandle(Handle):
     """An engine in its container."""
 
@@ -47,6 +54,15 @@ class ContainerHandle(Handle):
     def security(self) -> dict[str, Any]:
         with docker_client() as client:
             return security_of(client.containers.get(self._id).attrs)
+
+    def kernel_uses(self) -> list[bytes]:
+        """Read inside, so that the container needs nothing of the host's that it could write to: a line each."""
+        with docker_client() as client:
+            try:
+                code, (said, _) = client.containers.get(self._id).exec_run(["sh", "-c", READ_USES], demux=True)
+            except (NotFound, APIError):
+                return []  # it is gone, or has just ended: whoever asks it next is told so
+        return [line for line in (said or b"").splitlines() if line] if code == 0 else []
 
     def _remove(self) -> None:
         remove_container(self._id, self.name, self._grace)
@@ -180,7 +196,7 @@ def _settings(
     return {
         "name": f"day0-{name}",
         "command": list(spec.command),
-        "environment": spec.env,
+        "environment": {**({USES: USES_FOLDER} if spec.kernels else {}), **spec.env},
         "user": USER,
         "read_only": True,
         "tmpfs": {"/tmp": "rw,nosuid,nodev,mode=1777"},
@@ -192,7 +208,11 @@ def _settings(
         "shm_size": SHM_BYTES,
         "init": True,
         "stop_signal": "SIGTERM",
-        "mounts": [Mount(CONTAINER_MODEL, str(Path(spec.model_path).resolve()), type="bind", read_only=True)],
+        "mounts": [
+            Mount(target, str(Path(source).resolve()), type="bind", read_only=True)
+            for target, source in ((CONTAINER_MODEL, spec.model_path), (CONTAINER_KERNELS, spec.kernels))
+            if source
+        ],
         "ports": {f"{CONTAINER_PORT}/tcp": ("127.0.0.1", None)},
         "healthcheck": {
             "test": ["CMD", "python", "-c", HEALTH],

@@ -57,6 +57,8 @@ class EngineConfig(Frozen):
     """A plan's neutral argument → the engine's option."""
     refused: dict[str, str] = Field(default_factory=dict)
     """A plan's neutral argument that the engine must not be given → why. Others without an option are refused too."""
+    kernel_plugin: bool = False
+    """It loads plugins as vLLM does (the entry points `vllm.general_plugins`): it can be given accepted kernels."""
     sharded_load_format: str
     """`--load-format` of what the reshard stage wrote."""
     env: dict[str, str] = Field(default_factory=dict)

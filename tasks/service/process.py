@@ -15,6 +15,7 @@ from typing import Any
 
 from day0.artifacts.service import LaunchSpec
 from day0.errors import Unavailable
+from day0.kernel_uses import USES
 from tasks.service import logs, registry, supervisor
 from tasks.service.engine import EngineConfig
 from tasks.service.runtime import Handle
@@ -35,6 +36,9 @@ class ProcessHandle(Handle):
 
     def security(self) -> dict[str, Any]:
         return {"user": getpass.getuser(), "uid": os.getuid(), "bound_to": self.url.removeprefix("http://")}
+
+    def kernel_uses(self) -> list[bytes]:
+        return [path.read_bytes() for path in sorted(registry.uses_folder(self.name).glob("*.json"))]
 
     def _look(self) -> str | None:
         gone = self._watcher.poll() is not None  # before the status is read: it is written before the supervisor ends
@@ -75,7 +79,7 @@ def start_process(spec: LaunchSpec, engine: EngineConfig, name: str, run: str, k
         stdin=subprocess.DEVNULL if keep else subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         stderr=log.open("ab"),
-        env=_environment(spec, python),
+        env=_environment(spec, python, name),
         cwd=folder,
         start_new_session=True,
     )  # fmt: skip
@@ -115,9 +119,10 @@ def free_port() -> int:
         return port
 
 
-def _environment(spec: LaunchSpec, python: Path) -> dict[str, str]:
+def _environment(spec: LaunchSpec, python: Path, name: str) -> dict[str, str]:
     passed = {key: os.environ[key] for key in PASSED_ON if key in os.environ}
-    return {**passed, "PATH": f"{python.parent}:/usr/local/bin:/usr/bin:/bin", **spec.env}
+    counted = {USES: str(registry.uses_folder(name))} if spec.kernels else {}
+    return {**passed, "PATH": f"{python.parent}:/usr/local/bin:/usr/bin:/bin", **counted, **spec.env}
 
 
 def _status(name: str) -> dict[str, Any]:

@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import platform
+import shutil
 import signal
 import time
 from dataclasses import dataclass
@@ -92,6 +93,11 @@ def folder() -> Path:
     return home() / "engines"
 
 
+def uses_folder(name: str) -> Path:
+    """Where the processes of an engine write about the kernels that it was given."""
+    return folder() / f"{name}.uses"
+
+
 def save(record: EngineRecord) -> None:
     write_json(folder() / f"{record.name}.json", record.to_json())
 
@@ -100,6 +106,7 @@ def forget(name: str) -> None:
     """Remove the record and what lay beside it."""
     for suffix in (".json", ".status", ".log"):
         (folder() / f"{name}{suffix}").unlink(missing_ok=True)
+    shutil.rmtree(uses_folder(name), ignore_errors=True)
 
 
 def records() -> list[EngineRecord]:

@@ -48,6 +48,10 @@ class Handle(ABC):
         """How it is fenced in, as the system tells it, not as it was asked for."""
 
     @abstractmethod
+    def kernel_uses(self) -> list[bytes]:
+        """What its processes have written about the kernels that it was given, a text each."""
+
+    @abstractmethod
     def _look(self) -> str | None:
         """How it ended, as the system tells it now; None while it runs."""
 

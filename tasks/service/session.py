@@ -112,7 +112,8 @@ class EngineSession:
 
 
 def _endpoint(handle: Handle, spec: LaunchSpec) -> Endpoint:
-    return Endpoint(handle.url, spec.served_model_name, lambda: _diagnosis_soon(handle))
+    uses = handle.kernel_uses if spec.kernels else None
+    return Endpoint(handle.url, spec.served_model_name, lambda: _diagnosis_soon(handle), uses)
 
 
 def _diagnosis_soon(handle: Handle) -> str | None:

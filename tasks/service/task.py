@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 from day0.artifacts.kernels import KernelBundle
 from day0.artifacts.plan import ParallelPlan
-from day0.artifacts.service import Service
+from day0.artifacts.service import LaunchSpec, Service
 from day0.artifacts.shards import RankShards
+from day0.endpoint import EngineDied
 from day0.errors import EvidenceMissing
 from day0.home import home
 from day0.stage import HOURS, stage, tree_of
-from day0.verdict import Check, Verdict
-from tasks.service.engine import load_engine
+from day0.verdict import FOLLOW_UP, Check, Verdict
+from tasks.service.engine import EngineConfig, load_engine
 from tasks.service.environment import prepare
+from tasks.service.kernels import with_kernels
 from tasks.service.launch import attention_kinds, check_readable, launch_spec, load_format
 from tasks.service.session import EngineSession, Started
 from tasks.service.settings import ServiceSettings
 
+log = logging.getLogger("day0.service")
 
-@stage("service", version=1, retries=0, timeout=2 * HOURS)
+
+@stage("service", version=2, retries=0, timeout=2 * HOURS)
 def service(
     shards: RankShards, plan: ParallelPlan, kernels: KernelBundle, settings: ServiceSettings, engine: EngineSession
 ) -> Service:
@@ -43,16 +48,47 @@ def service(
         memory_bytes=plan.chosen.per_device.total * plan.chosen.devices,
         ready_timeout=settings.ready_timeout,
     )
-    started = engine.start(spec)
+    launched, started, kernel_checks = _start(engine, spec, kernels, config)
     return Service(
-        checks=(_answered(started), *([_fenced(started.security)] if settings.runtime == "docker" else [])),
-        launch=spec,
+        checks=(
+            _answered(started),
+            *([_fenced(started.security)] if settings.runtime == "docker" else []),
+            *kernel_checks,
+        ),
+        launch=launched,
         ready_seconds=started.ready_seconds,
         first_completion=started.first_completion,
         load_format=load_format(model, config),
         security=started.security,
         max_model_len=plan.context,
     )
+
+
+def _start(
+    engine: EngineSession, plain: LaunchSpec, bundle: KernelBundle, config: EngineConfig
+) -> tuple[LaunchSpec, Started, list[Check]]:
+    """Start the engine with the kernels that it is given; where it ends with them and not without them, without."""
+    if bundle.plugin is None:
+        return plain, engine.start(plain), []
+    names = ", ".join(kernel.name for kernel in bundle.plugin.kernels)
+    if not config.kernel_plugin:
+        why = f"engine {plain.engine} takes no plugins (kernel_plugin in its config), so that {names} are not used"
+        return plain, engine.start(plain), [_without_kernels(why)]
+    folder = tree_of(bundle)
+    if plain.runtime == "docker":
+        check_readable(folder, own=folder.is_relative_to(home()))
+    spec = with_kernels(plain, bundle.plugin, folder)
+    try:
+        return spec, engine.start(spec), []
+    except EngineDied as error:
+        log.warning("follow-up: %s; starting it without kernels", error)
+        started = engine.start(plain)
+        return plain, started, [_without_kernels(f"the engine ends with the kernels {names}, and not without: {error}")]
+
+
+def _without_kernels(why: str) -> Check:
+    reason = f"started without kernels, to follow up: {why}"
+    return Check(name="kernels", verdict=Verdict.PASS, reason=reason, measured={FOLLOW_UP: [why]})
 
 
 def _answered(started: Started) -> Check:

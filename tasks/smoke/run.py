@@ -17,6 +17,7 @@ from day0.verdict import Check, Verdict
 from tasks.smoke import checks, reference_client
 from tasks.smoke.engine import Answer, Engine, Outcomes, PromptScores, ask
 from tasks.smoke.exact import Relaunch, Sequence, exact_pass, no_relaunch
+from tasks.smoke.kernels import Counting
 from tasks.smoke.parity import Compared, Pooled, compare, distribution, median_ratio, ratio, share, summarise
 from tasks.smoke.reference_client import Pair, Prepared, Scores
 from tasks.smoke.repetition import Repetition, measure, pieces
@@ -78,11 +79,14 @@ def run_smoke(
     def rounds(questions: Any) -> None:
         ask(endpoint, settings.request_timeout, settings.concurrency, questions)
 
+    counting = Counting(endpoint)
+    counting.begin()
     rounds(lambda engine: _generate(engine, plan, seen))
     scores = Scores({}, {})
     if seen.answers:
         scores = _reference(model_dir, plan, seen, settings, computed_out)
         rounds(lambda engine: _teacher_force(engine, plan, scores, seen))
+    counting.end()
     reference = {
         **prepared.library,
         "dtypes": ["float32", settings.working_dtype],
@@ -91,12 +95,12 @@ def run_smoke(
     }
     judged = _judge(plan, prepared, seen, scores, settings, reference, engine_dtype)
     if engine_dtype == "float32":
-        return judged
+        return counting.judged(judged)
     routed = chooses_experts(model_dir)
     hopeless = judged.verdict is Verdict.FAIL and not (routed and may_be_rounding(judged.checks))
     check, exact = _exact(hopeless, plan, scores, settings, relaunch)
     found = settled(judged.checks, check) if routed and not hopeless else judged.checks
-    return judged.model_copy(update={"checks": (*found, check), "exact": exact})
+    return counting.judged(judged.model_copy(update={"checks": (*found, check), "exact": exact}))
 
 
 def _exact(

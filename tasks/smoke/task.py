@@ -16,7 +16,7 @@ from tasks.smoke.run import run_smoke
 from tasks.smoke.settings import SmokeSettings
 
 
-@stage("smoke", version=3, timeout=60 * MINUTES, packages=("torch", "transformers"))
+@stage("smoke", version=4, timeout=60 * MINUTES, packages=("torch", "transformers"))
 def smoke(snapshot: Snapshot, service: Service, settings: SmokeSettings, engine: LiveEngine) -> SmokeReport:
     """Hold the served model against the original files through transformers.
 

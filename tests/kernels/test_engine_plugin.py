@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import time
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
 
 from day0.artifacts.service import LaunchSpec
 from day0.errors import InputError
-from day0.verdict import Verdict
+from day0.kernel_uses import KernelUse, judge_uses, read_uses
+from day0.target_operators import Device
+from day0.verdict import Verdict, follow_up
 from tasks.kernels.build import build
 from tasks.kernels.definition import KernelDefinition
-from tasks.kernels.engine_plugin.bundle import EnginePlugin, write_plugin
+from tasks.kernels.engine_plugin.bundle import Chosen, write_plugin
+from tasks.kernels.engine_plugin.places import has_place
 from tasks.kernels.find import kernels_folder
-from tasks.kernels.uses import judge_uses, read_uses
 from tasks.service import registry
 from tasks.service.engine import load_engine
 from tasks.service.environment import prepare
+from tasks.service.kernels import with_kernels
 from tasks.service.launch import launch_spec
 from tasks.service.session import EngineSession
 from tests.kernels.composed import write_kernels
@@ -40,57 +45,69 @@ ARGS = {
 }
 
 KERNELS = ("fused_add_rms_norm", "gated_activation", "rotary")
+CPU, GPU = Device("cpu", "CPU"), Device("cuda", "CUDA")
 OPERATORS = {"vllm_ir::fused_add_rms_norm", "vllm::silu_and_mul", "vllm::rotary_embedding"}
 
 
 def test_the_folder_announces_itself_and_says_what_the_engine_is_given(tmp_path: Path) -> None:
     kernels = write_kernels(tmp_path / "kernels", ("silu",))
-    plugin = write_plugin(
-        tmp_path / "bundle", tmp_path / "uses", [(KernelDefinition(kernels / "silu"), "triton", None)]
-    )
+    silu = Chosen(KernelDefinition(kernels / "silu"), "triton", None, ("aten::silu",))
+    plugin = write_plugin(tmp_path / "bundle", GPU, [silu])
     assert plugin.arguments == ()  # it stands for none of the engine's own operators
-    assert plugin.env == {"PYTHONPATH": str(tmp_path / "bundle"), "DAY0_KERNEL_USES": str(plugin.uses)}
+    assert plugin.env == {"PYTHONPATH": "{folder}"}
+    assert [kernel.to_json() for kernel in plugin.kernels] == [
+        {"name": "silu", "backend": "triton", "places": ["aten::silu"]}
+    ]
     entry = (tmp_path / "bundle" / "day0_kernels-1.dist-info" / "entry_points.txt").read_text()
     assert entry == "[vllm.general_plugins]\nday0_kernels = day0_kernels.plugin:register\n"
     (described,) = json.loads((tmp_path / "bundle" / "day0_kernels" / "kernels.json").read_text())
     assert (described["name"], described["module"], described["key"]) == ("silu", "kernel.py", "CUDA")
-    for name in ("plugin.py", "silu/kernel.py", "silu/reference.py"):
+    for name in ("plugin.py", "places.py", "silu/kernel.py", "silu/reference.py"):
         assert (tmp_path / "bundle" / "day0_kernels" / name).is_file()
+    for path in (tmp_path / "bundle").rglob("*"):
+        assert path.is_dir() or str(tmp_path) not in path.read_text(), "the engine sees it under another path"
 
 
 def test_nothing_and_what_was_not_built_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no accepted kernels"):
-        write_plugin(tmp_path / "bundle", tmp_path / "uses", [])
-    definition = KernelDefinition(kernels_folder() / "fused_add_rms_norm")
+        write_plugin(tmp_path / "bundle", CPU, [])
+    norm = Chosen(KernelDefinition(kernels_folder() / "fused_add_rms_norm"), "cpu", None, ())
     with pytest.raises(InputError, match="fused_add_rms_norm for cpu has not been built"):
-        write_plugin(tmp_path / "bundle", tmp_path / "uses", [(definition, "cpu", None)])
+        write_plugin(tmp_path / "bundle", CPU, [norm])
 
 
-def answers(spec: LaunchSpec) -> tuple[list[Any], str]:
-    """Tokens and log-probabilities of prefill and decode, and the engine's log."""
+@dataclass
+class Served:
+    tokens: list[str]
+    logprobs: list[float]
+    """Of prefill (the prompt's own, but the first) and then of decode."""
+    uses: tuple[KernelUse, ...]
+    log: str
+
+
+def served(spec: LaunchSpec) -> Served:
+    """What an engine answers, and what it says of its kernels while it is up."""
     with EngineSession("test-kernels") as session:
         started = session.start(spec)
-        url = started.endpoint.url
         request = {"model": "tiny", "prompt": "the capital of france is", "max_tokens": 8, "temperature": 0}
         answer = httpx.post(
-            f"{url}/v1/completions",
-            json=request | {"logprobs": 1, "ignore_eos": True},
+            f"{started.endpoint.url}/v1/completions",
+            json=request | {"logprobs": 1, "echo": True, "ignore_eos": True},
             timeout=120,
             trust_env=False,
         )
         assert answer.status_code == 200, answer.text
         said = answer.json()["choices"][0]["logprobs"]
-        record = registry.find(started.name)
-        log = Path(record.log).read_text() if record.log else ""
-        return [said["tokens"], said["token_logprobs"]], log
+        uses: tuple[KernelUse, ...] = ()
+        if started.endpoint.kernel_uses:
+            time.sleep(1.5)  # they are written twice a second
+            uses = read_uses(started.endpoint.kernel_uses())
+        log = Path(registry.find(started.name).log or "").read_text()
+        return Served(said["tokens"], said["token_logprobs"][1:], uses, log)
 
 
-@pytest.mark.engine
-@pytest.mark.compiler
-@pytest.mark.timeout(900)
-def test_kernels_answer_in_the_engine_and_its_log_probabilities_are_the_same(tmp_path: Path, engine_home: Path) -> None:
-    model = make_tiny_llama(tmp_path / "model", hidden=256)
-    spec = launch_spec(
+def plain(model: Path) -> LaunchSpec:
+    return launch_spec(
         model,
         ARGS,
         "vllm-cpu",
@@ -102,19 +119,59 @@ def test_kernels_answer_in_the_engine_and_its_log_probabilities_are_the_same(tmp
         ready_timeout=600,
         attention=frozenset(),
     )
-    definitions = [KernelDefinition(kernels_folder() / name) for name in KERNELS]
-    plugin: EnginePlugin = write_plugin(
-        tmp_path / "bundle", tmp_path / "uses", [(d, "cpu", build(d, "cpu").path) for d in definitions]
-    )
-    with_kernels = spec.model_copy(
-        update={"command": (*spec.command, *plugin.arguments), "env": {**spec.env, **plugin.env}}
-    )
-    (tokens, found), log = answers(with_kernels)
-    (expected_tokens, expected), _ = answers(spec)
-    final = next(line for line in log.splitlines() if "Final IR op priority" in line)
+
+
+def chosen(name: str, library: Path | None = None, folder: Path | None = None) -> Chosen:
+    definition = KernelDefinition((folder or kernels_folder()) / name)
+    places = tuple(replaced for replaced in definition.file.replaces if has_place(replaced))
+    return Chosen(definition, "cpu", library or build(definition, "cpu").path, places)
+
+
+@pytest.mark.engine
+@pytest.mark.compiler
+@pytest.mark.timeout(900)
+def test_kernels_answer_in_the_engine_and_its_log_probabilities_are_the_same(tmp_path: Path, engine_home: Path) -> None:
+    spec = plain(make_tiny_llama(tmp_path / "model", hidden=256))
+    bundle = tmp_path / "bundle"
+    plugin = write_plugin(bundle, CPU, [chosen(name) for name in KERNELS])
+    found = served(with_kernels(spec, plugin, bundle))
+    expected = served(spec)
+    final = next(line for line in found.log.splitlines() if "Final IR op priority" in line)
     assert "day0" in final
-    uses = read_uses(plugin.uses)
-    assert {use.operator for use in uses if use.calls} == OPERATORS
-    assert judge_uses(tuple(use for use in uses if use.operator in OPERATORS)).verdict is Verdict.PASS
-    assert tokens == expected_tokens
-    assert found == pytest.approx(expected, abs=1e-4)
+    assert {use.operator for use in found.uses if use.calls} == OPERATORS
+    check = judge_uses(found.uses)
+    assert check.verdict is Verdict.PASS, check.reason
+    assert found.tokens == expected.tokens
+    assert found.logprobs == pytest.approx(expected.logprobs, abs=1e-4)
+
+
+@pytest.mark.engine
+@pytest.mark.compiler
+@pytest.mark.timeout(900)
+def test_what_cannot_be_loaded_or_raises_is_fallen_back_from_and_counted(tmp_path: Path, engine_home: Path) -> None:
+    spec = plain(make_tiny_llama(tmp_path / "model", hidden=256))
+    bundle, kernels = tmp_path / "bundle", write_kernels(tmp_path / "kernels", ("rsqrt", "silu"))
+    other = "extern int of_another_torch(); int (*needed)() = &of_another_torch;"
+    broken = tmp_path / "broken.so"
+    subprocess.run(["g++", "-shared", "-fPIC", "-xc++", "-", "-o", str(broken)], input=other, text=True, check=True)
+    raising = kernels / "silu" / "triton" / "kernel.py"
+    raising.write_text(raising.read_text().replace("    return", "    raise RuntimeError('no such block')\n    return"))
+    silu = Chosen(KernelDefinition(kernels / "silu"), "triton", None, ("vllm::silu_and_mul", "vllm_ir::no_such"))
+    # The engine's own norms are plain torch where its kernel of them is another one, and take the root of a mean.
+    rsqrt = Chosen(KernelDefinition(kernels / "rsqrt"), "triton", None, ("aten::rsqrt",))
+    plugin = write_plugin(bundle, CPU, [chosen("fused_add_rms_norm", broken), silu, rsqrt])
+    found = served(with_kernels(spec, plugin, bundle))
+    expected = served(spec)
+    assert found.tokens == expected.tokens
+    assert found.logprobs == pytest.approx(expected.logprobs, abs=1e-4)
+    uses = {use.operator: use for use in found.uses}
+    assert uses["vllm_ir::fused_add_rms_norm"].calls == 0
+    assert uses["vllm_ir::fused_add_rms_norm"].fallbacks > 0
+    assert "it cannot be loaded: OSError" in uses["vllm_ir::fused_add_rms_norm"].reason
+    assert uses["vllm::silu_and_mul"].fallbacks > 0
+    assert uses["aten::rsqrt"].calls > 0
+    assert "AttributeError" in uses["vllm_ir::no_such"].reason
+    assert found.log.count("follow-up: kernel fused_add_rms_norm") >= 1
+    check = judge_uses(found.uses, Verdict.PASS)
+    assert check.verdict is Verdict.PASS
+    assert len(follow_up([check])) == 3

@@ -12,14 +12,13 @@ from typing import Any
 import pytest
 
 from day0.artifacts.kernels import Kernel
-from day0.errors import EvidenceMissing
+from day0.kernel_uses import KernelUse, judge_uses
 from day0.target_operators import TargetOperators
 from day0.verdict import Verdict
 from tasks.kernels import gaps
 from tasks.kernels.acceptance.records import Answer, Request
 from tasks.kernels.acceptance.run import run_worker, verdict
 from tasks.kernels.definition import KernelDefinition
-from tasks.kernels.uses import KernelUse, judge_uses, read_uses
 from tasks.operators.measure import measure
 from tasks.operators.scan import judge, run_capture
 from tasks.operators.settings import OperatorSettings
@@ -124,21 +123,3 @@ def test_a_kernel_that_fails_is_fallen_back_from_and_logged(tmp_path: Path, faul
     check = judge_uses(tuple(uses.values()))
     assert check.verdict is Verdict.FAIL
     assert "no such block size" in check.reason
-
-
-def test_uses_are_added_up_over_processes_and_their_absence_is_no_pass(tmp_path: Path) -> None:
-    with pytest.raises(EvidenceMissing, match="plugin was not loaded"):
-        read_uses(tmp_path)
-    for process, calls in enumerate((3, 4)):
-        use = KernelUse(operator="vllm_ir::rms_norm", kernel="rms_norm", calls=calls)
-        (tmp_path / f"{process}.json").write_text(json.dumps([use.to_json()]))
-    uses = read_uses(tmp_path)
-    assert [(use.calls, use.fallbacks) for use in uses] == [(7, 0)]
-    assert judge_uses(uses).verdict is Verdict.PASS
-    assert judge_uses(()).verdict is Verdict.INCONCLUSIVE
-    unreached = KernelUse(operator="aten::silu", kernel="silu")
-    assert judge_uses((*uses, unreached)).verdict is Verdict.FAIL
-    assert "no call reached silu for aten::silu" in judge_uses((unreached,)).reason
-    (tmp_path / "2.json").write_text("{")
-    with pytest.raises(EvidenceMissing, match=r"2\.json is not what"):
-        read_uses(tmp_path)

@@ -5,41 +5,38 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from day0.artifacts.base import Frozen
+from day0.artifacts.kernels import EnginePlugin, GivenKernel
 from day0.errors import InputError
 from day0.files import write_json
+from day0.target_operators import Device
 from tasks.kernels.definition import CompiledBackend, KernelDefinition
+from tasks.kernels.engine_plugin.places import IR
 
 PACKAGE = "day0_kernels"
-USES = "DAY0_KERNEL_USES"
-
-#: The device that a backend's kernels run on, by torch's name, and the dispatch key that they are registered for.
-DEVICES = {"cpu": ("cpu", "CPU"), "cuda": ("cuda", "CUDA"), "triton": ("cuda", "CUDA")}
-
-#: Engine operators that the plugin has an adapter for: the IR's, whose providers the engine ranks, and layers.
-IR_OPERATORS = ("rms_norm", "fused_add_rms_norm")
+#: The plugin's own files, which are copied as they are.
+FILES = ("__init__.py", "plugin.py", "counts.py", "operators.py", "places.py")
 
 
-class EnginePlugin(Frozen):
-    """What an engine is given for the kernels in a folder."""
+@dataclass(frozen=True)
+class Chosen:
+    """A kernel for the engine."""
 
-    folder: str
-    arguments: tuple[str, ...]
-    """Further arguments of its command line."""
-    env: dict[str, str]
+    definition: KernelDefinition
+    backend: str
+    library: Path | None
+    """The built library of a compiled backend."""
+    places: tuple[str, ...]
+    """What it stands for there: one or more of what it replaces."""
 
-    @property
-    def uses(self) -> Path:
-        """Where the engine's processes write their counts (see tasks/kernels/uses.py)."""
-        return Path(self.env[USES])
+    def given(self) -> GivenKernel:
+        return GivenKernel(name=self.definition.name, backend=self.backend, places=self.places)
 
 
-def write_plugin(
-    folder: Path, uses: Path, kernels: Sequence[tuple[KernelDefinition, str, Path | None]]
-) -> EnginePlugin:
-    """Write the folder for these kernels: definition, backend, and the built library of a compiled one.
+def write_plugin(folder: Path, device: Device, kernels: Sequence[Chosen]) -> EnginePlugin:
+    """Write the folder for these kernels, which run on `device`.
 
     The engine may see it under another path, such as a read-only mount: nothing in it is absolute.
 
@@ -51,50 +48,52 @@ def write_plugin(
     package = folder / PACKAGE
     shutil.rmtree(package, ignore_errors=True)
     package.mkdir(parents=True)
-    described = []
-    for definition, backend, library in kernels:
-        place = package / definition.name
-        if place.exists():
-            raise InputError(f"kernel {definition.name} is given twice: choose one backend")
-        place.mkdir()
-        shutil.copyfile(definition.folder / "reference.py", place / "reference.py")
-        spec = definition.backend(backend)
-        device, key = DEVICES[backend]
-        if isinstance(spec, CompiledBackend):
-            if library is None or not library.is_file():
-                raise InputError(f"kernel {definition.name} for {backend} has not been built")
-            shutil.copyfile(library, place / library.name)
-        else:
-            for source in definition.sources(backend):
-                shutil.copyfile(source, place / source.name)
-        described.append(
-            {
-                "name": definition.name,
-                "schema": definition.file.operator,
-                "out_schema": definition.out_schema,
-                "library": library.name if library else None,
-                "module": None if isinstance(spec, CompiledBackend) else Path(spec.module).name,
-                "device": device,
-                "key": key,
-                "dtypes": list(definition.file.dtypes),
-                "replaces": list(definition.file.replaces),
-                "digest": definition.digest(backend),
-            }
-        )
-    shutil.copyfile(Path(__file__).with_name("plugin.py"), package / "plugin.py")
-    (package / "__init__.py").write_text("")
-    write_json(package / "kernels.json", described)
+    for name in FILES:
+        shutil.copyfile(Path(__file__).with_name(name), package / name)
+    write_json(package / "kernels.json", [_write_kernel(package, device, kernel) for kernel in kernels])
     _announce(folder)
     first = {
         name: [PACKAGE.removesuffix("_kernels"), "native"]
-        for name in IR_OPERATORS
-        if any(f"vllm_ir::{name}" in definition.file.replaces for definition, _, _ in kernels)
+        for name in IR
+        if any(f"vllm_ir::{name}" in kernel.places for kernel in kernels)
     }
     return EnginePlugin(
-        folder=str(folder),
         arguments=("--ir-op-priority", json.dumps(first)) if first else (),
-        env={"PYTHONPATH": str(folder), USES: str(uses)},
+        env={"PYTHONPATH": "{folder}"},
+        kernels=tuple(kernel.given() for kernel in kernels),
     )
+
+
+def _write_kernel(package: Path, device: Device, kernel: Chosen) -> dict[str, object]:
+    """Copy one kernel's files; what the plugin needs to know of it."""
+    definition, backend, library = kernel.definition, kernel.backend, kernel.library
+    place = package / definition.name
+    if place.exists():
+        raise InputError(f"kernel {definition.name} is given twice: choose one backend")
+    place.mkdir()
+    shutil.copyfile(definition.folder / "reference.py", place / "reference.py")
+    spec = definition.backend(backend)
+    compiled = isinstance(spec, CompiledBackend)
+    if compiled:
+        if library is None or not library.is_file():
+            raise InputError(f"kernel {definition.name} for {backend} has not been built")
+        shutil.copyfile(library, place / library.name)
+    else:
+        for source in definition.sources(backend):
+            shutil.copyfile(source, place / source.name)
+    return {
+        "name": definition.name,
+        "backend": backend,
+        "schema": definition.file.operator,
+        "out_schema": definition.out_schema,
+        "library": library.name if compiled and library else None,
+        "module": None if isinstance(spec, CompiledBackend) else Path(spec.module).name,
+        "device": device.name.partition(":")[0],
+        "key": device.key,
+        "dtypes": list(definition.file.dtypes),
+        "places": list(kernel.places),
+        "digest": definition.digest(backend),
+    }
 
 
 def _announce(folder: Path) -> None:
