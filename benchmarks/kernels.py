@@ -21,10 +21,10 @@ from typing import Any
 import torch
 
 from day0.verdict import Verdict
-from tasks.kernels.acceptance.records import Timed
 from tasks.kernels.definition import KernelDefinition
 from tasks.kernels.find import kernels_folder
 from tasks.kernels.timing import bench
+from tasks.kernels.timing_records import Timed
 from tasks.kernels.verdicts import accepted
 
 FASTER, SHARE = 1.3, 0.8

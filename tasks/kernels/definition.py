@@ -73,6 +73,10 @@ class PackageBackend(Frozen):
     """What must be installed, or the hub's repository of kernels."""
     requires: str | None = None
     """Its versions that the module is written for, as pip spells them: `>=4.0,<5`; of the hub a version or revision."""
+    calls: tuple[str, ...] = ()
+    """What the module calls, by the package's own names: vendors' black lists of FlagGems name them."""
+    devices: tuple[str, ...] = ()
+    """Devices that the package has it for, by torch's names; none given: every one that it runs on."""
 
 
 class Backends(Frozen):

@@ -12,11 +12,14 @@ from typing import Any
 import torch
 
 from day0.errors import InputError
-from tasks.kernels.definition import CompiledBackend, KernelDefinition
+from tasks.kernels.definition import CompiledBackend, KernelDefinition, PackageBackend
 from tasks.kernels.modules import function_of, load_module
+from tasks.kernels.providers.adapter import Calls, adapted
 
 #: Libraries of operators live as long as the process; dropping one removes its operators.
 _LIBRARIES: dict[str, torch.library.Library] = {}
+#: What adapters of packages have answered, by operator and backend.
+_CALLS: dict[tuple[str, str], Calls] = {}
 #: Dispatch keys of backends.
 KEYS: Mapping[str, str] = {"cpu": "CPU", "cuda": "CUDA", "triton": "CUDA", "flaggems": "CUDA", "hub": "CUDA"}
 
@@ -49,7 +52,7 @@ def load(definition: KernelDefinition, backend: str, library: Path | None = None
     key = key or KEYS[backend]
     spec = definition.backend(backend)
     if not isinstance(spec, CompiledBackend):
-        run = function_of(load_module(definition.folder / spec.module), "run")
+        run = python_function(definition, backend)
         _LIBRARIES[definition.name].impl(definition.name, run, key)  # type: ignore[no-untyped-call]
     else:
         if library is None:
@@ -60,6 +63,41 @@ def load(definition: KernelDefinition, backend: str, library: Path | None = None
             raise InputError(f"{library} cannot be loaded: {error.__cause__ or error}") from error
     if not torch._C._dispatch_has_kernel_for_dispatch_key(definition.qualified, key):
         raise InputError(f"the {backend} backend of {definition.name} registers no {definition.qualified} for {key}")
+
+
+def python_function(definition: KernelDefinition, backend: str) -> Callable[..., Any]:
+    """What a Python backend computes, with the operator's arguments.
+
+    Raises:
+        InputError: its module cannot be imported, or lacks a function.
+    """
+    spec = definition.backend(backend)
+    if isinstance(spec, PackageBackend):
+        call, _CALLS[definition.name, backend] = adapted(definition, backend)
+        return call
+    if isinstance(spec, CompiledBackend):
+        raise InputError(f"the {backend} backend of {definition.name} is no Python module")
+    return function_of(load_module(definition.folder / spec.module), "run")
+
+
+def calls(definition: KernelDefinition, backend: str) -> Calls | None:
+    """What the adapter of a package has answered so far; None for our own kernels."""
+    return _CALLS.get((definition.name, backend))
+
+
+def beside(definition: KernelDefinition, backend: str, key: str | None = None) -> Callable[..., Any]:
+    """A Python backend as the operator `day0::NAME__BACKEND`, so that several can be called in one process.
+
+    Raises:
+        InputError: its module cannot be imported, or lacks a function.
+    """
+    run = python_function(definition, backend)
+    name = f"{definition.name}__{backend}"
+    library = _LIBRARIES[name] = torch.library.Library("day0", "FRAGMENT")  # type: ignore[no-untyped-call]
+    library.define(definition.file.operator.replace(definition.name, name, 1))  # type: ignore[no-untyped-call]
+    library.impl(name, run, key or KEYS[backend])  # type: ignore[no-untyped-call]
+    found: Callable[..., Any] = getattr(torch.ops.day0, name).default
+    return found
 
 
 def operator(definition: KernelDefinition) -> Callable[..., Any]:

@@ -20,24 +20,29 @@ def show_kernels(kernels: Sequence[Kernel], target: str, timed: bool = False) ->
         console.print(f"no kernels are provided for {target}")
         return
     name, error = Column("kernel", no_wrap=True), Column("mean error / framework's", justify="right")
-    table = Table(name, "backend", "verdict", error, *(_TIMED if timed else ()), "digest")
+    plain = [Column(title, no_wrap=True) for title in ("backend", "verdict")]
+    table = Table(name, *plain, error, *(_TIMED if timed else ()), "used", "digest")
     for kernel in kernels:
         colour = _COLOURS[kernel.verdict]
         row = [kernel.name, kernel.backend, f"[{colour}]{kernel.verdict}[/{colour}]", _ratio(kernel)]
         if timed:
             row += [_times(kernel, "eager"), _times(kernel, "compiled"), _share(kernel.roofline)]
-        table.add_row(*row, kernel.digest[:12])
+        table.add_row(*row, "" if kernel.chosen is None else "yes", kernel.digest[:12])
     console.print(table)
     for kernel in kernels:
         if reason := kernel.error.get("reason"):
             console.print(f"{kernel.name} for {kernel.backend}: {reason}", markup=False, highlight=False)
+        if place := kernel.error.get("exported"):
+            console.print(f"{kernel.name} for {kernel.backend} is in {place}", markup=False, highlight=False)
+        if kernel.chosen and timed:
+            console.print(f"{kernel.name} for {kernel.backend} is used: {kernel.chosen}", markup=False, highlight=False)
     for kernel in kernels if timed else ():
         for case in kernel.speedup.get("cases", ()):
             compiled = "" if case["compiled"] is None else f", compiled {case['compiled'] * 1e3:.3g} ms"
             console.print(
                 f"{kernel.name} for {kernel.backend}, {case['dtype']}, {case['case']}: {case['kernel'] * 1e3:.3g} ms, "
                 f"eager {case['eager'] * 1e3:.3g} ms{compiled}, {case['roofline']:.0%} of a copy's bandwidth, "
-                f"outputs {case['outputs']}",
+                f"outputs {case['outputs']}{'' if case['answered'] else ', by the reference: the package has none'}",
                 markup=False,
                 highlight=False,
             )

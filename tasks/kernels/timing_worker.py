@@ -1,8 +1,8 @@
 """The timing's own process: `python -m tasks.kernels.timing_worker REQUEST ANSWER`.
 
-The kernel, the framework eager and compiled, and a plain copy take turns within each round. Between calls the caches
-are emptied and the inputs are replaced, at the same addresses, by one of two sets, and every result is checked
-against that set's: what is timed is what is right.
+The backends of a kernel, the framework eager and compiled, and a plain copy take turns within each round. Between calls
+the caches are emptied and the inputs are replaced, at the same addresses, by one of two sets, and every result is
+checked against that set's: what is timed is what is right. The clocks are those from before any kernel was loaded.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,15 +21,17 @@ import torch
 import torch._dynamo  # replaces functions of torch by its own, which must be before they are looked at
 import torch._inductor.compile_fx
 
+from day0.device_probe import UNOPENED, open_device
+from day0.errors import InputError
 from day0.files import write_json
 from tasks.kernels import load
 from tasks.kernels.acceptance.errors import Judge, compare_chunks
 from tasks.kernels.acceptance.faults import Fault, brief
-from tasks.kernels.acceptance.records import Timed, TimingAnswer, TimingRequest
 from tasks.kernels.acceptance.tampering import Snapshot
 from tasks.kernels.acceptance.worker import say
-from tasks.kernels.definition import Case, KernelDefinition, label
+from tasks.kernels.definition import Case, CompiledBackend, KernelDefinition, label
 from tasks.kernels.load import as_tuple
+from tasks.kernels.timing_records import Contender, Timed, TimingAnswer, TimingRequest
 
 Tensors = tuple[torch.Tensor, ...]
 
@@ -38,6 +40,8 @@ _FLUSH = 256 << 20
 #: What is copied to measure the bandwidth, each of source and destination.
 _COPY = 512 << 20
 _WARM = 2
+_now, _Event = time.perf_counter, torch.cuda.Event
+_EAGER, _COMPILED = "eager", "compiled"
 
 
 def main() -> None:
@@ -46,39 +50,60 @@ def main() -> None:
 
 
 def measure(request: TimingRequest) -> TimingAnswer:
-    """Time every case that is marked for it."""
+    """Time every case that is marked for it. A backend with a fault is left out from there on."""
     definition = KernelDefinition(Path(request.folder))
-    snapshot = Snapshot()
-    load.load(definition, request.backend, Path(request.library) if request.library else None)
-    stand = Stand(definition, request)
-    timed = []
     try:
+        open_device(request.device, request.modules)
+    except UNOPENED as error:
+        return TimingAnswer(fault=f"{request.device}: {brief(error)}", faults={}, bandwidth=None, timed=())
+    stand = Stand(definition, request, Snapshot())
+    timed: list[Timed] = []
+    fault = None
+    try:
+        for contender in request.contenders:
+            stand.enter(contender)
         for dtype in request.dtypes:
-            for case in (case for case in definition.cases if case.get("bench")):
+            for case in (case for case in definition.cases if case.get("bench") and stand.entrants):
                 say(f"{dtype}, {label(case)}")
-                timed.append(stand.time(case, dtype))
-        snapshot.check()
-    except Fault as fault:
-        return TimingAnswer(fault=f"{fault.kind}: {fault}", bandwidth=stand.bandwidth, timed=tuple(timed))
-    return TimingAnswer(fault=None, bandwidth=stand.bandwidth, timed=tuple(timed))
+                timed += stand.time(case, dtype)
+        stand.snapshot.check()
+    except Fault as error:
+        fault = f"{error.kind}: {error}"
+    kept = tuple(one for one in timed if one.backend not in stand.faults)
+    return TimingAnswer(fault=fault, faults=stand.faults, bandwidth=stand.bandwidth, timed=kept)
+
+
+@dataclass
+class Entrant:
+    """A backend as it is called: with outputs of its own, or with `out` into given ones."""
+
+    backend: str
+    call: Callable[..., Any]
+    out: Callable[..., Any] | None
 
 
 @dataclass
 class Way:
-    """One way to compute the operator: `run` is what is timed."""
+    """One way to compute the operator: `run` is what is timed. The framework's have no `entrant`."""
 
     name: str
     run: Callable[[], Any]
-    seconds: list[float]
+    entrant: Entrant | None = None
+    judge: Judge | None = None
+    answered: bool = True
+    seconds: list[float] = field(default_factory=list)
 
 
 class Stand:
-    """Times cases one after another on one device."""
+    """Times cases one after another on one device. `faults` says of backends why they are timed no further."""
 
-    def __init__(self, definition: KernelDefinition, request: TimingRequest) -> None:
+    def __init__(self, definition: KernelDefinition, request: TimingRequest, snapshot: Snapshot) -> None:
+        self.snapshot = snapshot
+        self.entrants: list[Entrant] = []
+        self.faults: dict[str, str] = {}
         self._definition = definition
         self._request = request
-        self._cuda = torch.device(request.device).type == "cuda"
+        self._type = torch.device(request.device).type
         self._random = random.Random(request.seed)
         self._generator = torch.Generator(request.device).manual_seed(request.seed)
         self._flushed = torch.ones(_FLUSH // 4, device=request.device)
@@ -91,20 +116,29 @@ class Stand:
         """Of the copy, bytes a second read and written."""
         return 2 * _COPY / statistics.median(self._copies) if self._copies else None
 
-    def time(self, case: Case, dtype: str) -> Timed:
-        """Medians of one case.
+    def enter(self, contender: Contender) -> None:
+        """Load a backend."""
+        definition, backend, key = self._definition, contender.backend, self._request.key
+        try:
+            if isinstance(definition.backend(backend), CompiledBackend):
+                load.load(definition, backend, Path(contender.library) if contender.library else None)
+                entrant = Entrant(backend, load.operator(definition), load.out_operator(definition, backend))
+            else:
+                entrant = Entrant(backend, load.beside(definition, backend, key), None)
+            self.snapshot.check()
+        except (InputError, Fault) as error:
+            self.faults[backend] = str(error) if isinstance(error, InputError) else f"{error.kind}: {error}"
+        else:
+            self.entrants.append(entrant)
 
-        Raises:
-            Fault: a timed call's result is wrong, or the kernel raised an error.
-        """
+    def time(self, case: Case, dtype: str) -> list[Timed]:
+        """Medians of one case, of each backend that has no fault."""
         definition, kind = self._definition, getattr(torch, dtype)
         sets = [self._make(case, kind) for _ in range(2)]
         expected = [as_tuple(definition.reference(*args)) for args in sets]
         args = tuple(value.clone() if isinstance(value, torch.Tensor) else value for value in sets[0])
         given = tuple(torch.empty_like(output) for output in expected[0])
-        ways, fresh = self._ways(args, given)
-        judge = Judge(dtype, definition.file.tolerance[dtype])
-        written = [at for at, argument in enumerate(definition.arguments) if argument.mutated]
+        ways = [*self._ours(args, given, dtype), *self._frameworks(args, given)]
         for number in range(_WARM + self._request.repeats):
             order = ways[number % len(ways) :] + ways[: number % len(ways)]
             for way in order:
@@ -114,67 +148,109 @@ class Stand:
                         value.copy_(other)
                 for output in given:
                     output.view(torch.uint8).fill_(0xFF) if output.numel() else None
-                seconds, returned = self._clock(way.run)
-                if number >= _WARM:
-                    way.seconds.append(seconds)
-                if way.name == "kernel":
-                    found = tuple(args[at] for at in written) or (as_tuple(returned) if fresh else given)
-                    for index, (got, ours) in enumerate(zip(found, expected[chosen], strict=True)):
-                        compare_chunks(got, ours, judge, index, f"{label(case)}, while it is timed")
+                try:
+                    self._turn(way, args, given, expected[chosen], case, number < _WARM)
+                except Fault as error:
+                    if way.entrant is None:
+                        raise
+                    self.faults[way.entrant.backend] = f"{error.kind}: {error}"
+                    self.entrants.remove(way.entrant)
+                    ways.remove(way)
             if number >= _WARM:
                 self._copies.append(self._clock(lambda: self._destination.copy_(self._source))[0])
         median = {way.name: statistics.median(way.seconds) for way in ways}
         moved = definition.bytes(case, kind.itemsize)
         assert self.bandwidth is not None
-        return Timed(
-            case=label(case),
-            dtype=dtype,
-            kernel=median["kernel"],
-            eager=median["eager"],
-            compiled=median.get("compiled"),
-            outputs="fresh" if fresh and not written else "given",
-            bytes=moved,
-            roofline=moved / median["kernel"] / self.bandwidth,
-        )
+        return [
+            Timed(
+                backend=way.name,
+                case=label(case),
+                dtype=dtype,
+                kernel=median[way.name],
+                eager=median[_EAGER],
+                compiled=median.get(_COMPILED),
+                outputs="given" if way.entrant.out or definition.schema.mutates else "fresh",
+                answered=way.answered,
+                bytes=moved,
+                roofline=moved / median[way.name] / self.bandwidth,
+            )
+            for way in ways
+            if way.entrant is not None
+        ]
 
-    def _ways(self, args: Sequence[Any], given: Tensors) -> tuple[list[Way], bool]:
-        """Kernel, eager, compiled; and whether the kernel makes its outputs itself."""
-        definition = self._definition
-        out, call = load.out_operator(definition, self._request.backend), load.operator(definition)
+    def _turn(self, way: Way, args: Sequence[Any], given: Tensors, expected: Tensors, case: Case, warm: bool) -> None:
+        """One call, timed unless it warms up.
+
+        Raises:
+            Fault: its result is wrong, it raised an error, or it replaced what is relied upon.
+        """
+        definition, entrant = self._definition, way.entrant
+        calls = load.calls(definition, way.name) if entrant else None
+        before = calls.answered if calls else 0
+        seconds, returned = self._clock(way.run)
+        if not warm:
+            way.seconds.append(seconds)
+        if entrant is None or way.judge is None:
+            return
+        way.answered = calls is None or calls.answered > before
+        written = [at for at, argument in enumerate(definition.arguments) if argument.mutated]
+        found = tuple(args[at] for at in written) or (given if entrant.out else as_tuple(returned))
+        if len(found) != len(expected):
+            raise Fault("structure", f"{len(found)} outputs, and there must be {len(expected)}")
+        if definition.comparable:
+            # As acceptance compares them: experts of equal scores in any order, FP8 codes on both sides of a tie.
+            wide = tuple(_wide(value) for value in args)
+            found, expected = (as_tuple(definition.comparable(wide, outputs)) for outputs in (found, expected))
+        for index, (got, ours) in enumerate(zip(found, expected, strict=True)):
+            compare_chunks(got, ours, way.judge, index, f"{label(case)}, while it is timed")
+        if warm:
+            self.snapshot.check()
+
+    def _ours(self, args: Sequence[Any], given: Tensors, dtype: str) -> list[Way]:
         named = {f"out{index}": output for index, output in enumerate(given)}
 
-        def kernel() -> Any:
-            try:
-                return out(*args, **named) if out else call(*args)
-            except Exception as error:  # whatever a kernel raises is its fault, by name
-                raise Fault("raised", brief(error)) from error
+        def runs(entrant: Entrant) -> Callable[[], Any]:
+            def run() -> Any:
+                try:
+                    return entrant.out(*args, **named) if entrant.out else entrant.call(*args)
+                except Exception as error:  # whatever a kernel raises is its fault, by name
+                    raise Fault("raised", brief(error)) from error
 
-        baseline = definition.baseline
+            return run
+
+        tolerance = self._definition.file.tolerance[dtype]
+        return [Way(one.backend, runs(one), one, Judge(dtype, tolerance)) for one in self.entrants]
+
+    def _frameworks(self, args: Sequence[Any], given: Tensors) -> list[Way]:
+        """Eager and, where asked, compiled; compiled into given outputs where any of our backends has them given."""
+        baseline = self._definition.baseline
 
         def into(arguments: Sequence[Any], outputs: Tensors) -> None:
             for output, result in zip(outputs, as_tuple(baseline(*arguments)), strict=True):
                 output.copy_(result)
 
-        ways = [Way("kernel", kernel, []), Way("eager", lambda: baseline(*args), [])]
+        ways = [Way(_EAGER, lambda: baseline(*args))]
         if self._request.compiled:
             torch._dynamo.reset()
-            if out or definition.schema.mutates:
-                whole = torch.compile(into if not definition.schema.mutates else baseline, dynamic=False)
-                run = (lambda: whole(*args)) if definition.schema.mutates else (lambda: whole(args, given))
+            if any(entrant.out for entrant in self.entrants):
+                whole = torch.compile(into, dynamic=False)
+                run = lambda: whole(args, given)  # noqa: E731
             else:
                 whole = torch.compile(baseline, dynamic=False)
                 run = lambda: whole(*args)  # noqa: E731
-            ways.append(Way("compiled", run, []))
-        return ways, out is None
+            ways.append(Way(_COMPILED, run))
+        return ways
 
     def _clock(self, run: Callable[[], Any]) -> tuple[float, Any]:
         """Seconds of one call with cold caches, and what it returned."""
         self._flushed.add_(1.0)
-        if not self._cuda:
-            started = time.perf_counter()
+        if self._type != "cuda":
+            self._synchronise()
+            started = _now()
             returned = run()
-            return time.perf_counter() - started, returned
-        first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+            self._synchronise()
+            return _now() - started, returned
+        first, last = (_Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
         # The device is kept busy until the call has been sent, so that the time of sending it is not in it.
         with contextlib.suppress(RuntimeError):
             torch.cuda._sleep(1_000_000)  # type: ignore[no-untyped-call]
@@ -184,8 +260,17 @@ class Stand:
         torch.cuda.synchronize()
         return first.elapsed_time(last) / 1e3, returned
 
+    def _synchronise(self) -> None:
+        if self._type != "cpu":
+            torch.get_device_module(self._type).synchronize()
+
     def _make(self, case: Case, dtype: torch.dtype) -> tuple[Any, ...]:
         return tuple(self._definition.make(case, dtype, self._generator, self._request.device))
+
+
+def _wide(value: Any) -> Any:
+    narrow = isinstance(value, torch.Tensor) and value.is_floating_point() and value.dtype.itemsize < 4
+    return value.float() if narrow else value
 
 
 if __name__ == "__main__":
