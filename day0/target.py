@@ -15,6 +15,7 @@ from day0.target_figures import (
     FLOPS,
     FORMATS,
     Amount,
+    Architecture,
     DTypes,
     Efficiency,
     EngineMemory,
@@ -72,6 +73,8 @@ class Target(Frozen):
     dtypes: DTypes
     formats: dict[str, Format] = Field(default_factory=dict)
     """What becomes of quantised weights, by the names of `FORMATS`; a format that is not listed is not known."""
+    architecture: Architecture | None = None
+    """What kernels are compiled for ahead of time. None where the vendor's own compiler, on the device, makes them."""
     fp8_format: Fp8Format | None = None
     """None where the device does not compute with 8-bit floats, or where it is not known."""
     efficiency: Efficiency = Efficiency()

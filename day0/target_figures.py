@@ -17,6 +17,13 @@ ASSUMED = "assumed"
 Share = Annotated[float, Field(gt=0, le=1)]
 
 
+class Architecture(Frozen):
+    """What compilers call the device: `sm_90` (NVIDIA's compute capability 9.0), `gfx942` (AMD)."""
+
+    name: Annotated[str, Field(pattern=r"^(sm_\d{2,3}|gfx[0-9a-f]{3,4})$")]
+    source: Source
+
+
 class Amount(Frozen):
     """A count of devices or bytes."""
 

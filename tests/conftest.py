@@ -97,6 +97,18 @@ def _no_compiler() -> str | None:
 
 
 @functools.cache
+def _no_nvcc() -> str | None:
+    from day0.errors import Unavailable
+    from tasks.kernels.compiler import nvcc
+
+    try:
+        nvcc()
+    except Unavailable as error:
+        return str(error)
+    return None
+
+
+@functools.cache
 def _without(package: str, extra: str) -> str | None:
     return None if importlib.util.find_spec(package) else f"without {package}: pip install 'day0[{extra}]'"
 
@@ -106,6 +118,8 @@ LACKING: dict[str, Callable[[], str | None]] = {
     "docker": _no_docker,
     "postgres": _no_postgres,
     "compiler": _no_compiler,
+    "nvcc": _no_nvcc,
+    "triton": functools.partial(_without, "triton", "kernels"),
     "mount": _no_mount,
     "reflink": _no_reflink,
     "dask": functools.partial(_without, "prefect_dask", "dask"),

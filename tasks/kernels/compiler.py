@@ -1,13 +1,16 @@
-"""Compilers of kernels: found, asked for their version, and how each is called."""
+"""Compilers of kernels: found, asked for their version, and how each is called.
+
+Calls are from the folder of a kernel's sources and name everything by relative paths: no path is in the output.
+"""
 
 from __future__ import annotations
 
 import importlib.util
 import os
-import platform
 import re
 import shutil
 import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,7 +20,7 @@ from day0.errors import EvidenceMissing, InputError, Unavailable
 _COMMON = ("-std=c++20", "-fPIC", "-shared", "-fvisibility=hidden", "-fopenmp", "-Wall", "-Wno-psabi")
 #: The version of torch's stable ABI that kernels are written to: with later headers they load in torch 2.10 and on.
 TORCH_TARGET = "0x020A000000000000"
-_ARCHITECTURE = re.compile(r"^(sm_)?(\d{2,3}[af]?)$")
+_CAPABILITY = re.compile(r"^sm_(\d{2,3}[af]?)$")
 
 
 @dataclass(frozen=True)
@@ -88,39 +91,47 @@ def nvcc() -> Compiler:
     )
 
 
-def architectures(text: str) -> tuple[str, ...]:
-    """`sm_90,120` as ("90", "120"); what nvcc compiles for.
+def triton() -> Compiler:
+    """The interpreter that has Triton, and Triton's version.
 
     Raises:
-        InputError: one is no compute capability.
+        EvidenceMissing: there is no Triton here.
+    """
+    from importlib.metadata import version
+
+    if importlib.util.find_spec("triton") is None:
+        raise EvidenceMissing("Triton, which compiles this kernel, is not installed here: pip install 'day0[kernels]'")
+    return Compiler(sys.executable, f"triton {version('triton')}")
+
+
+def capabilities(architectures: tuple[str, ...]) -> tuple[str, ...]:
+    """("sm_90", "sm_120") as ("90", "120"): what nvcc compiles for.
+
+    Raises:
+        InputError: one is no architecture of NVIDIA's.
     """
     found = []
-    for part in text.split(","):
-        match = _ARCHITECTURE.match(part.strip())
+    for name in architectures:
+        match = _CAPABILITY.match(name)
         if not match:
-            raise InputError(f"{part.strip()!r} is no GPU architecture such as sm_90")
-        found.append(match[2])
+            raise InputError(f"{name!r} is no architecture that nvcc compiles for, such as sm_90")
+        found.append(match[1])
     return tuple(dict.fromkeys(found))
 
 
-def machine() -> str:
-    """The architecture that a C++ kernel is for."""
-    return platform.machine()
-
-
 def cxx_command(
-    compiler: Compiler, torch: Torch, sources: list[Path], flags: tuple[str, ...], output: Path
+    compiler: Compiler, torch: Torch, sources: tuple[str, ...], flags: tuple[str, ...], output: str
 ) -> list[str]:
-    """One call from sources to a library, in whose bytes are no paths of this machine if `sources` are relative."""
+    """One call from sources to a library."""
     return [
         compiler.path,
         *_COMMON,
         *flags,
         _unplaced(torch),
         *_torch_flags(torch),
-        *(str(source) for source in sources),
+        *sources,
         "-o",
-        str(output),
+        output,
         "-Wl,--build-id=none",
         *_linked(torch),
     ]
@@ -129,12 +140,24 @@ def cxx_command(
 def nvcc_command(
     compiler: Compiler,
     torch: Torch,
-    sources: list[Path],
+    sources: tuple[str, ...],
     flags: tuple[str, ...],
-    wanted: tuple[str, ...],
-    output: Path,
+    architectures: tuple[str, ...],
+    output: str,
+    scratch: str,
 ) -> list[str]:
-    """The same by nvcc, with a binary for each architecture and PTX of the last for later ones."""
+    """The same by nvcc, with a binary for each architecture and PTX of the last for later ones.
+
+    Internal symbols are named by a checksum of the source's absolute path and by the source's name, and the library
+    names the compiler's intermediate file, which is called after the process: without the path that is given here and
+    a folder for such files, two builds would differ in bytes.
+
+    Raises:
+        InputError: an architecture is not NVIDIA's, or two sources have one name.
+    """
+    wanted = capabilities(architectures)
+    if len({Path(source).name for source in sources}) < len(sources):
+        raise InputError(f"two CUDA sources have one name, which nvcc cannot tell apart: {', '.join(sources)}")
     code = [f"-gencode=arch=compute_{name},code=sm_{name}" for name in wanted]
     code.append(f"-gencode=arch=compute_{wanted[-1]},code=compute_{wanted[-1]}")
     return [
@@ -144,14 +167,16 @@ def nvcc_command(
         "-DUSE_CUDA",
         "-DC10_CUDA_NO_CMAKE_CONFIGURE_FILE",
         f"-Xcompiler=-fPIC,-fvisibility=hidden,{_unplaced(torch)}",
-        # Names of temporary files would else be in the library.
-        "--objdir-as-tempdir",
+        "--keep",
+        f"--keep-dir={scratch}",
+        "-Xcudafe",
+        "--orig_src_path_name=/kernel.cu",
         *flags,
         *code,
         *_torch_flags(torch),
-        *(str(source) for source in sources),
+        *sources,
         "-o",
-        str(output),
+        output,
         "-Xlinker=--build-id=none",
         *_linked(torch),
     ]

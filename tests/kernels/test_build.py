@@ -98,20 +98,24 @@ def test_without_a_compiler_the_remedy_is_named(
     assert Unavailable.exit_code == 4
 
 
-def test_a_triton_kernel_is_not_compiled_to_a_library(make_kernel: MakeKernel, kernels_home: Path) -> None:
-    with pytest.raises(InputError, match="not compiled"):
-        build(KernelDefinition(make_kernel()), "triton")
+def test_only_what_is_there_is_built(make_kernel: MakeKernel, kernels_home: Path) -> None:
     with pytest.raises(InputError, match="has no backend 'cuda'; it has cpu, triton"):
         build(KernelDefinition(make_kernel()), "cuda")
 
 
+def test_a_long_log_does_not_hide_the_first_error(make_kernel: MakeKernel, kernels_home: Path) -> None:
+    source = "int first() { return nowhere; }\n" + "".join(f"int f{n}() {{ return n{n}; }}\n" for n in range(300))
+    with pytest.raises(BuildFailed, match=r"cpu/kernel.cpp:1: .nowhere"):
+        build(KernelDefinition(make_kernel(**{"cpu/kernel.cpp": source})), "cpu")
+
+
 def test_nvcc_is_asked_for_every_architecture() -> None:
-    assert compiler.architectures("sm_90,120, 90") == ("90", "120")
-    with pytest.raises(InputError, match="'volta' is no GPU architecture"):
-        compiler.architectures("volta")
+    assert compiler.capabilities(("sm_90", "sm_120", "sm_90")) == ("90", "120")
+    with pytest.raises(InputError, match="'gfx942' is no architecture that nvcc compiles for"):
+        compiler.capabilities(("gfx942",))
     torch = compiler.Torch(Path("torch"), "2.13.0")
     command = compiler.nvcc_command(
-        compiler.Compiler("nvcc", ""), torch, [Path("kernel.cu")], ("-O3",), ("90", "120"), Path("kernel.so")
+        compiler.Compiler("nvcc", ""), torch, ("kernel.cu",), ("-O3",), ("sm_90", "sm_120"), "kernel.so", "keep"
     )
     assert [part for part in command if part.startswith("-gencode")] == [
         "-gencode=arch=compute_90,code=sm_90",
@@ -120,3 +124,7 @@ def test_nvcc_is_asked_for_every_architecture() -> None:
     ]
     assert "-lcudart" not in command
     assert not any("libtorch_cuda" in part or part == "-ltorch_cuda" for part in command)
+    with pytest.raises(InputError, match="two CUDA sources have one name"):
+        compiler.nvcc_command(
+            compiler.Compiler("nvcc", ""), torch, ("a/kernel.cu", "b/kernel.cu"), (), ("sm_90",), "kernel.so", "keep"
+        )
