@@ -75,8 +75,13 @@ class Judge:
         truth: Sequence[torch.Tensor],
         where: str,
         spread: bool = True,
+        infinite: bool = False,
     ) -> None:
-        """Hold outputs against float64. `spread` is False where the rows are all one: its error is no mean of many.
+        """Hold outputs against float64.
+
+        Args:
+            spread: False where the rows are all one: its error is no mean of many.
+            infinite: an argument holds an infinity, see `_special`.
 
         Raises:
             Fault: names the case, the output, and the first wrong index with both values.
@@ -86,17 +91,25 @@ class Judge:
             if not got.is_floating_point():
                 _equal(got, ours, place)
             elif got.numel():
-                self._compare(number, got, ours, exact, place, spread)
+                self._compare(number, got, ours, exact, place, spread, infinite)
 
     def _compare(
-        self, number: int, got: torch.Tensor, ours: torch.Tensor, exact: torch.Tensor, place: str, spread: bool
+        self,
+        number: int,
+        got: torch.Tensor,
+        ours: torch.Tensor,
+        exact: torch.Tensor,
+        place: str,
+        spread: bool,
+        infinite: bool,
     ) -> None:
-        _special(got, ours, exact, place)
-        finite = _finite(got, exact) & _finite(ours, exact)
+        edge = _special(got, ours, exact, place, infinite)
+        # Where the framework alone has no number (it overflowed on the way), the candidate is held against float64.
+        finite = _finite(got, exact) & (_finite(ours, exact) | ~edge)
         if not finite.any():
             return
         error = _error(got, exact).where(finite, 0)
-        own = _error(ours, exact).where(finite, 0)
+        own = _error(ours, exact).where(_finite(ours, exact) & finite, 0)
         largest = float(own.max())
         pooled = self.scale_error.get(number, 0.0) * _unit(exact[finite], got.dtype)
         allowed = self.tolerance.atol + self.tolerance.most * max(largest, pooled)
@@ -219,19 +232,34 @@ def _equal(got: torch.Tensor, ours: torch.Tensor, place: str) -> None:
         )
 
 
-def _special(got: torch.Tensor, ours: torch.Tensor, exact: torch.Tensor, place: str) -> None:
-    """NaN and infinity must be where the framework has them, but for values at the very edge of the dtype."""
-    edge = torch.finfo(got.dtype).max * (1 - 4 * torch.finfo(got.dtype).eps)
-    near = torch.isfinite(exact) & (exact.abs() > edge)
-    wide, other = got.double(), ours.double()
-    same = (wide.isnan() & other.isnan()) | (torch.isfinite(wide) & torch.isfinite(other)) | (wide == other) | near
-    if not same.all():
-        first = int((~same).reshape(-1).nonzero()[0])
+def _special(got: torch.Tensor, ours: torch.Tensor, exact: torch.Tensor, place: str, infinite: bool) -> torch.Tensor:
+    """NaN and infinity must be where the framework or float64 has them; where is returned what lies at the edge.
+
+    Two allowances. A finite number at the very edge of the dtype may become an infinity of its sign. And where an
+    argument is infinite and float64 says NaN (0 * inf, inf - inf), an infinity is right, too: it depends on the order
+    of products and sums, of which kernels have several. With a block's scale of infinity, each product times the scale
+    gives infinities of both signs, hence NaN, and the sum of the products times the scale gives one infinity. A number
+    is never right there, and a NaN among the arguments must give NaN in whatever order.
+    """
+    largest = torch.finfo(got.dtype).max * (1 - 4 * torch.finfo(got.dtype).eps)
+    edge = torch.isfinite(exact) & (exact.abs() > largest)
+    wide = got.double()
+    right = _alike(wide, ours.double()) | _alike(wide, exact) | (edge & (wide * exact.sign() > largest))
+    if infinite:
+        right |= exact.isnan() & ~torch.isfinite(wide)
+    if not right.all():
+        first = int((~right).reshape(-1).nonzero()[0])
         raise Fault(
             "special",
-            f"{place} at {index_of(first, got.shape)} is {_at(got, first):.6g} and the framework says "
-            f"{_at(ours, first):.6g}",
+            f"{place} at {index_of(first, got.shape)} is {_at(got, first):.6g} where the framework has "
+            f"{_at(ours, first):.6g} and float64 {_at(exact, first):.6g}",
         )
+    return edge
+
+
+def _alike(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+    """Where both are numbers, both NaN, or the same infinity."""
+    return (left.isnan() & right.isnan()) | (torch.isfinite(left) & torch.isfinite(right)) | (left == right)
 
 
 def _error(tensor: torch.Tensor, exact: torch.Tensor) -> torch.Tensor:

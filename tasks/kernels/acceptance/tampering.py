@@ -25,10 +25,15 @@ _MODULES = (
     "torch._C",
     "torch._ops",
     "torch.autograd.profiler",
+    "tasks.kernels.acceptance.bridge",
     "tasks.kernels.acceptance.errors",
     "tasks.kernels.acceptance.examine",
     "tasks.kernels.acceptance.layouts",
+    "tasks.kernels.acceptance.memory_checks",
     "tasks.kernels.acceptance.poison",
+    "tasks.kernels.acceptance.repeat_checks",
+    "tasks.kernels.acceptance.subject",
+    "tasks.kernels.acceptance.value_checks",
     "tasks.kernels.timing",
 )
 _CLASSES = ("torch.Tensor", "torch.cuda.Event", "torch.cuda.Stream", "torch.Generator")

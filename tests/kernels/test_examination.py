@@ -1,0 +1,159 @@
+"""Single checks of the acceptance, on small kernels in Python: each rejects what only it can see."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import torch
+
+from tasks.kernels.acceptance.errors import Judge
+from tasks.kernels.acceptance.examine import Candidate, Examination
+from tasks.kernels.acceptance.faults import Fault
+from tasks.kernels.acceptance.repeat_checks import check_stream
+from tasks.kernels.definition import KernelDefinition, Tolerance
+from tests.kernels.conftest import KERNEL_YAML, MakeKernel
+
+pytestmark = pytest.mark.reference
+
+#: Rows times a scale of each, summed: an infinite scale may be applied before the sum or after it.
+SUMS = {
+    "kernel.yaml": KERNEL_YAML.replace("scale(Tensor x, float by)", "scale(Tensor x, Tensor by)")
+    .replace("2 * size * element", "8 * rows * size")
+    .replace("flops: size", "flops: rows * size")
+    .replace("ratio: 2, atol: 0", "ratio: 3, atol: 1.0e-5"),
+    "reference.py": "def reference(x, by):\n    return ((x * by[:, None]).sum(dim=1),)\n",
+    "inputs.py": """
+import torch
+
+CASES = [{"rows": 7, "size": 65}, {"rows": 2, "size": 2, "bench": True}]
+
+
+def make(case, dtype, generator, device):
+    return (
+        torch.randn(case["rows"], case["size"], generator=generator, device=device).to(dtype),
+        1 + torch.rand(case["rows"], generator=generator, device=device),
+    )
+""",
+}
+
+
+def _examined(make_kernel: MakeKernel, run: Callable[..., Any]) -> None:
+    Examination(KernelDefinition(make_kernel(**SUMS)), Candidate(run), seed=5).run()
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        lambda x, by: (x * by[:, None]).sum(dim=1),
+        lambda x, by: x.sum(dim=1) * by,
+        lambda x, by: x @ torch.ones(x.shape[1]) * by,
+    ],
+    ids=["before the sum", "after it", "as a product"],
+)
+def test_an_infinite_scale_may_be_applied_in_any_order(make_kernel: MakeKernel, run: Any) -> None:
+    _examined(make_kernel, run)
+
+
+@pytest.mark.parametrize(
+    ("run", "says"),
+    [
+        (lambda x, by: (x.nan_to_num() * by[:, None]).sum(dim=1), "nan in x"),
+        (lambda x, by: x.sum(dim=1) * by.nan_to_num(nan=1.0, posinf=math.inf, neginf=-math.inf), "nan in by"),
+        (lambda x, by: x.sum(dim=1) * by.nan_to_num(nan=math.nan, posinf=3.0, neginf=-3.0), "inf in by"),
+        (lambda x, by: x.sum(dim=1) * by.clamp(-1e30, 1e30), "inf in by"),
+        (lambda x, by: (x.clamp(max=1e30) * by[:, None]).sum(dim=1), "inf in x"),
+        (lambda x, by: (x * by[:, None]).sum(dim=1) + 0 * x.sum() * by, "nan in x"),
+        (lambda x, by: torch.where(by.isnan(), math.inf, x.sum(dim=1) * by), "nan in by"),
+        (lambda x, by: torch.where(by.isinf(), math.inf, x.sum(dim=1) * by).where(~x.isinf().any(1), 0), "inf in x"),
+    ],
+)
+def test_a_nan_or_infinity_that_is_lost_or_spread_is_a_fault(make_kernel: MakeKernel, run: Any, says: str) -> None:
+    with pytest.raises(Fault) as raised:
+        _examined(make_kernel, run)
+    assert raised.value.kind == "special"
+    assert says in str(raised.value)
+
+
+def _judged(got: float, ours: float, exact: float, infinite: bool = False) -> None:
+    judge = Judge("float16", Tolerance(ratio=2, atol=0, reason="of the test"))
+    outputs = [torch.tensor([value], dtype=torch.float16) for value in (got, ours)]
+    judge.compare(outputs[:1], outputs[1:], [torch.tensor([exact], dtype=torch.float64)], "here", infinite=infinite)
+
+
+@pytest.mark.parametrize(
+    ("got", "ours", "exact", "infinite"),
+    [
+        (math.inf, math.inf, 70000.0, False),
+        (65504.0, math.inf, 65510.0, False),
+        (math.inf, 65504.0, 65519.0, False),
+        (2.0, math.nan, 2.0, False),
+        (math.nan, math.inf, math.nan, False),
+        (-math.inf, math.nan, math.nan, True),
+    ],
+)
+def test_where_a_number_or_none_is_right(got: float, ours: float, exact: float, infinite: bool) -> None:
+    _judged(got, ours, exact, infinite)
+
+
+@pytest.mark.parametrize(
+    ("got", "ours", "exact", "infinite", "kind"),
+    [
+        (-math.inf, math.inf, 70000.0, False, "special"),
+        (math.nan, math.inf, 70000.0, False, "special"),
+        (math.inf, 2.0, 2.0, False, "special"),
+        (math.inf, math.nan, math.nan, False, "special"),
+        (0.0, math.nan, math.nan, True, "special"),
+        (math.nan, math.inf, math.inf, True, "special"),
+        (3.0, math.nan, 2.0, False, "error"),
+        (3.0, math.inf, 2.0, False, "error"),
+    ],
+)
+def test_where_it_is_a_fault(got: float, ours: float, exact: float, infinite: bool, kind: str) -> None:
+    with pytest.raises(Fault) as raised:
+        _judged(got, ours, exact, infinite)
+    assert raised.value.kind == kind
+
+
+class SimulatedStream:
+    """A stream whose copies are made when it is waited for."""
+
+    def __init__(self) -> None:
+        self._waiting: list[tuple[torch.Tensor, torch.Tensor]] = []
+
+    @contextmanager
+    def behind_work(self) -> Iterator[None]:
+        yield
+        self.wait()
+
+    def copy(self, target: torch.Tensor, source: torch.Tensor) -> None:
+        self._waiting.append((target, source))
+
+    def wait(self) -> None:
+        for target, source in self._waiting:
+            target.copy_(source)
+        self._waiting.clear()
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_a_kernel_that_does_not_wait_for_the_stream_is_rejected(make_kernel: MakeKernel, waits: bool) -> None:
+    definition = KernelDefinition(make_kernel())
+    stream = SimulatedStream()
+
+    def run(x: torch.Tensor, by: float) -> torch.Tensor:
+        if waits:
+            stream.wait()
+        return x * by
+
+    examination = Examination(definition, Candidate(run), seed=3)
+    judge = Judge("float32", definition.file.tolerance["float32"])
+    check = (examination.subject, judge, definition.cases[0], torch.float32, stream)
+    if waits:
+        check_stream(*check)
+        return
+    with pytest.raises(Fault, match="the kernel does not wait for the current stream") as raised:
+        check_stream(*check)
+    assert raised.value.kind == "stream"
