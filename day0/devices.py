@@ -15,6 +15,9 @@ from day0.target_operators import Device
 #: Seconds in which a device opens, its driver and its module of torch with it; a broken one may never.
 LIMIT = 180.0
 
+#: Versions of the wheels that PyTorch itself publishes, with what they were built for.
+_UPSTREAM = re.compile(r"[^+]*(\+(cpu|cu\d+|rocm[\d.]+|git\w+))?")
+
 
 class DeviceAbsent(EvidenceMissing):
     """The device is not here, or cannot be used. The message says why, as a clause."""
@@ -27,11 +30,8 @@ def hardware(device: Device) -> str:
         DeviceAbsent: it is not here: no torch, another vendor's torch, no such module, no such device.
         StageTimeout, Cancelled: the stage's own time was up.
     """
-    if why := other_torch(device.torch_build, device.torch_plugin):
+    if why := lacking(device):
         raise DeviceAbsent(why)
-    lacking = [name for name in device.modules if not _importable(name)]
-    if lacking:
-        raise DeviceAbsent(f"{', '.join(lacking)}, which brings {device.name}, is not installed here")
     found: list[str] = []
 
     def listen(line: str) -> None:
@@ -53,6 +53,25 @@ def hardware(device: Device) -> str:
     if not found:
         raise DeviceAbsent(f"no {device.name} here: its process gave no answer")
     return found[-1]
+
+
+def lacking(device: Device) -> str | None:
+    """Why the device cannot be here, as far as that shows without opening it; None: it may be."""
+    if why := other_torch(device.torch_build, device.torch_plugin):
+        return why
+    version = _version("torch") or ""
+    if device.key == "CUDA" and device.torch_plugin is None and version.endswith("+cpu"):
+        return f"the torch installed here ({version}) was built without CUDA"
+    modules = [name for name in device.modules if not _importable(name)]
+    return f"{', '.join(modules)}, which brings {device.name}, is not installed here" if modules else None
+
+
+def upstream(device: Device) -> bool:
+    """Whether the device is one of PyTorch's own builds, whose operators PyTorch tests: its answers can be trusted."""
+    version = _version("torch") or ""
+    return device.key == "CPU" or (
+        device.key == "CUDA" and device.torch_plugin is None and _UPSTREAM.fullmatch(version) is not None
+    )
 
 
 def other_torch(build: str | None, plugin: str | None, version: str | None = None) -> str | None:

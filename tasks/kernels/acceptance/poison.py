@@ -14,11 +14,16 @@ PATTERNS = (0x7F, 0xFE)
 
 
 class Poison:
-    """Poisons what `torch.empty` returns on a device. `works` says whether it was seen to."""
+    """Poisons what `torch.empty` returns on a device. `works` says whether it was seen to.
 
-    def __init__(self, device: str) -> None:
+    `host` is for a device that may have its memory from malloc, as the CPU has.
+    """
+
+    def __init__(self, device: str, host: bool = False) -> None:
         self.device = torch.device(device)
-        self._mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if self.device.type == "cpu" else None
+        own = self.device.type == "cpu"
+        self._mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if own or host else None
+        self._caches = not own
         self.works = all(self._seen(pattern) for pattern in PATTERNS)
 
     @contextmanager
@@ -28,8 +33,9 @@ class Poison:
         On the CPU that is malloc's own means. A caching allocator returns what was freed last, so on a device
         blocks of the `sizes` (bytes of the outputs) are filled and freed just before.
         """
-        if self._mallopt is None:
+        if self._caches:
             self._fill_freed(pattern, sizes)
+        if self._mallopt is None:
             yield
             return
         self._mallopt(_M_PERTURB, pattern ^ 0xFF)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 from day0.artifacts.base import Frozen
+
+#: What the process says it is at while it opens the device: what ends it there is no fault of the kernel.
+OPENING = "opening the device"
 
 
 class Request(Frozen):
@@ -15,8 +18,12 @@ class Request(Frozen):
     library: str | None
     """The built library, for a compiled backend."""
     device: str = "cpu"
+    modules: tuple[str, ...] = ()
+    """Imported first: they bring the device."""
     key: str | None = None
     """The dispatch key, where it is not the backend's own."""
+    bridged: bool = False
+    """The examination stays on the CPU: the device's own operators are not trusted (see bridge.py)."""
     seed: int
     largest: int | None = None
     """Cases that move more bytes in float32 are left out, where it is slow (Triton's interpreter); None: all."""
@@ -25,41 +32,9 @@ class Request(Frozen):
 class Answer(Frozen):
     """`fault` is the first fault found, or None; `error` the figures that the verdict rests on."""
 
+    absent: str | None = None
+    """Why the device could not be opened: then nothing was tried."""
     fault: str | None
     kind: str | None = None
     """What kind of fault, one of `faults.KINDS`."""
     error: dict[str, Any]
-
-
-class TimingRequest(Frozen):
-    """The timing of one kernel on one backend."""
-
-    folder: str
-    backend: str
-    library: str | None
-    device: str = "cpu"
-    seed: int
-    repeats: int
-    dtypes: tuple[str, ...]
-    compiled: bool
-
-
-class Timed(Frozen):
-    """Medians of one case and dtype, seconds; `speedup` over eager and compiled; `roofline` the share of bandwidth."""
-
-    case: str
-    dtype: str
-    kernel: float
-    eager: float
-    compiled: float | None
-    outputs: Literal["given", "fresh"]
-    bytes: float
-    roofline: float
-
-
-class TimingAnswer(Frozen):
-    """`bandwidth` is that of a copy measured in the same run, bytes a second (read and written)."""
-
-    fault: str | None
-    bandwidth: float | None
-    timed: tuple[Timed, ...]

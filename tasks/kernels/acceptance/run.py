@@ -17,13 +17,17 @@ from pydantic import ValidationError
 from day0 import deadline, home, process
 from day0.artifacts.kernels import Kernel
 from day0.deadline import Deadline
-from day0.errors import Cancelled, StageTimeout
+from day0.devices import lacking, upstream
+from day0.errors import Cancelled, EvidenceMissing, StageTimeout
 from day0.files import write_json
 from day0.progress import report
+from day0.target_operators import Device
 from day0.verdict import Verdict
 from tasks.kernels import build as building
-from tasks.kernels.acceptance.records import Answer, Request
-from tasks.kernels.definition import CompiledBackend, KernelDefinition
+from tasks.kernels.acceptance.records import OPENING, Answer, Request
+from tasks.kernels.definition import CompiledBackend, KernelDefinition, PackageBackend
+from tasks.kernels.providers.packages import missing, provider
+from tasks.kernels.toolchain import TRITON_FP_FUSION
 
 logger = logging.getLogger("day0.kernels")
 
@@ -31,11 +35,12 @@ logger = logging.getLogger("day0.kernels")
 LIMIT = 600.0
 #: Bytes that a case may move under Triton's interpreter.
 INTERPRETED = 1 << 20
+CPU = Device("cpu", "CPU")
 #: A pool of OpenMP threads that spins while it waits takes a hundred times as long where threads outnumber cores.
 ENVIRONMENT = {
     "OMP_WAIT_POLICY": "PASSIVE",
     "PYTHONHASHSEED": "0",
-    "TRITON_DEFAULT_FP_FUSION": building.TRITON_FP_FUSION,
+    "TRITON_DEFAULT_FP_FUSION": TRITON_FP_FUSION,
 }
 
 
@@ -43,11 +48,12 @@ def accept(
     definition: KernelDefinition,
     backend: str,
     *,
+    device: Device | None = None,
     seed: int | None = None,
     limit: float = LIMIT,
     interpret: bool = False,
 ) -> Kernel:
-    """The verdict on one kernel's backend on this machine's device.
+    """The verdict on one kernel's backend on a target's device, or on the one that the backend is for.
 
     `pass` only after every check; `fail` with the reason; `inconclusive` where the device that the backend needs is
     not here. `interpret` runs a Triton kernel by Triton's interpreter on the CPU, which can reject but not accept it.
@@ -57,33 +63,56 @@ def accept(
         BuildFailed, Unavailable, EvidenceMissing: it could not be built at all.
         StageTimeout, Cancelled: the stage's own time was up.
     """
-    compiled = isinstance(definition.backend(backend), CompiledBackend)
+    spec = definition.backend(backend)
+    compiled = isinstance(spec, CompiledBackend)
+    if isinstance(spec, PackageBackend) and (absent := missing(spec, backend)):
+        return verdict(definition, backend, Verdict.INCONCLUSIVE, absent)
     library = building.build(definition, backend).path if compiled else None
-    device, key = ("cpu", "CPU") if interpret or backend == "cpu" else ("cuda", None)
-    if device == "cuda" and not has_cuda():
-        done = "it was compiled ahead of time and not run" if compiled else "it was not run"
-        return verdict(definition, backend, Verdict.INCONCLUSIVE, f"there is no CUDA device here: {done}")
+    where = CPU if interpret else device or usual_device(backend)
+    done = "it was compiled ahead of time and not run" if compiled else "it was not run"
+    if why := lacking(where):
+        return verdict(
+            definition, backend, Verdict.INCONCLUSIVE, f"there is no {where.name} device here ({why}): {done}"
+        )
+    try:
+        package = provider(definition, backend)
+    except EvidenceMissing as error:
+        return verdict(definition, backend, Verdict.INCONCLUSIVE, str(error))
     request = Request(
         folder=str(definition.folder),
         backend=backend,
         library=str(library) if library else None,
-        device=device,
-        key=key,
+        device=where.name,
+        modules=where.modules,
+        key=where.key,
+        bridged=not upstream(where),
         seed=secrets.randbits(31) if seed is None else seed,
         largest=INTERPRETED if interpret else None,
     )
     report(f"accepting {definition.name} for {backend}")
     extra = {"TRITON_INTERPRET": "1"} if interpret else {}
+    if package is not None:
+        extra |= package.environment
     answer, died = run_worker("tasks.kernels.acceptance.worker", request.to_json(), limit, extra)
+    if answer is None and died.endswith(f"at {OPENING}"):
+        answer = Answer(absent=died, fault=None, error={}).to_json()
     if answer is None:
         return verdict(definition, backend, Verdict.FAIL, died, {"seed": request.seed})
     try:
         found = Answer.model_validate(answer)
     except ValidationError:
         return verdict(definition, backend, Verdict.FAIL, "its process left an answer that cannot be read", {})
+    if found.absent is not None:
+        reason = f"there is no {where.name} device here ({found.absent}): {done}"
+        return verdict(definition, backend, Verdict.INCONCLUSIVE, reason)
     if found.fault:
         reason = f"{found.kind}: {found.fault}"
         return verdict(definition, backend, Verdict.FAIL, reason, {**found.error, "kind": found.kind})
+    if package is not None:
+        found.error["package"] = package.identity
+        if not found.error["calls"]["answered"]:
+            reason = f"{package.identity} has nothing for any case: {', '.join(found.error['calls']['declined'])}"
+            return verdict(definition, backend, Verdict.INCONCLUSIVE, reason, found.error)
     if interpret:
         reason = "right under Triton's interpreter; not run on a device"
         return verdict(definition, backend, Verdict.INCONCLUSIVE, reason, found.error)
@@ -91,6 +120,12 @@ def accept(
         reason = "memory could not be poisoned here, so that unwritten elements might not show"
         return verdict(definition, backend, Verdict.INCONCLUSIVE, reason, found.error)
     return verdict(definition, backend, Verdict.PASS, "", found.error)
+
+
+def usual_device(backend: str) -> Device:
+    """The device that a backend is for where no target says another."""
+    on_cpu = backend == "cpu" or (backend == "hub" and not has_cuda())
+    return CPU if on_cpu else Device("cuda", "CUDA")
 
 
 def verdict(

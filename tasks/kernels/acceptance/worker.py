@@ -11,11 +11,14 @@ from pathlib import Path
 
 import torch
 
+from day0.device_probe import UNOPENED, open_device
 from day0.files import write_json
 from tasks.kernels import load
+from tasks.kernels.acceptance.bridge import Bridge
 from tasks.kernels.acceptance.examine import Candidate, Examination
 from tasks.kernels.acceptance.faults import Fault, brief
-from tasks.kernels.acceptance.records import Answer, Request
+from tasks.kernels.acceptance.interpreter import interpreting, round_as_devices_do
+from tasks.kernels.acceptance.records import OPENING, Answer, Request
 from tasks.kernels.acceptance.tampering import Snapshot, check_threads, settled, threads
 from tasks.kernels.definition import KernelDefinition, label
 
@@ -32,19 +35,38 @@ def main() -> None:
 def accept(request: Request) -> Answer:
     """Examine the kernel, and say what was found."""
     definition = KernelDefinition(Path(request.folder))
+    say(OPENING)
+    try:
+        hardware = open_device(request.device, request.modules)
+    except UNOPENED as why:
+        return Answer(absent=brief(why), fault=None, error={})
     say("loading")
     settled()
     before, snapshot = threads(), Snapshot()
     library = Path(request.library) if request.library else None
+    if interpreting():
+        round_as_devices_do()
     load.load(definition, request.backend, library, request.key)
     candidate = Candidate(load.operator(definition), load.out_operator(definition, request.backend))
+    bridge = Bridge(definition, request.device) if request.bridged else None
     examination = Examination(
-        definition, candidate, request.seed, device=request.device, largest=request.largest, say=say
+        definition,
+        candidate,
+        request.seed,
+        device="cpu" if bridge else request.device,
+        largest=request.largest,
+        say=say,
+        poison=bridge.poison if bridge else None,
     )
     error = examination.error
+    error["device"] = hardware
     try:
         say("a first call")
         examination.run()
+        if answered := load.calls(definition, request.backend):
+            error["calls"] = answered.to_json()
+        if bridge:
+            bridge.finish()
         snapshot.check()
         error["threads_left"] = check_threads(before, _POOL)
         say("opcheck")
@@ -81,8 +103,11 @@ def opcheck(definition: KernelDefinition, examination: Examination) -> None:
 
 def available_memory(device: str) -> int:
     """Bytes that a huge case may take."""
-    if torch.device(device).type == "cuda":
+    kind = torch.device(device).type
+    if kind == "cuda":
         return int(torch.cuda.mem_get_info()[0] * 0.9)
+    if kind != "cpu":
+        return 0  # not asked of other backends
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
         free = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
