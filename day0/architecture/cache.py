@@ -205,6 +205,17 @@ def cache_of(structure: Structure, dtypes: CacheDtypes, mtp: bool = False) -> Mo
     return cache
 
 
+def element_bytes(structure: Structure, dtypes: CacheDtypes) -> dict[Held, float]:
+    """Bytes of an element of what is cached, its scales among them."""
+    kinds: tuple[Held, ...] = ("cache", "index", "state", "conv")
+    found: dict[Held, float] = {held: float(BYTES.get(dtypes.of(held), 1)) for held in kinds}
+    for entry in structure.attention:
+        for item in entry.attention.cache:
+            if item.size and not entry.mtp:
+                found[item.held] = item.entry_bytes(dtypes.of(item.held)) / item.size
+    return found
+
+
 def _parts(structure: Structure, dtypes: CacheDtypes, mtp: bool) -> Iterable[LayerCache]:
     for held in structure.attention:
         if mtp or not held.mtp:

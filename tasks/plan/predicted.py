@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from day0.architecture.attention.base import Held
-from day0.architecture.cache import CacheDtypes
-from day0.architecture.dtypes import BYTES
+from day0.architecture.cache import CacheDtypes, element_bytes
 from day0.architecture.parallel import Sizes
 from day0.architecture.structure import Structure
 from day0.architecture.work import WorkModel
@@ -62,7 +60,5 @@ class Predictor:
 
 def predictor(structure: Structure, held: Served, settings: PlanSettings, dtypes: CacheDtypes) -> Predictor:
     """What predicts the speed of layouts."""
-    names: tuple[Held, ...] = ("cache", "index", "state", "conv")
-    bytes_of = {name: BYTES.get(dtypes.of(name), 1) for name in names}
-    work = WorkModel(structure, held.stored, bytes_of)
+    work = WorkModel(structure, held.stored, element_bytes(structure, dtypes))
     return Predictor(SpeedModel(work, settings.spec), settings.concurrency, settings.output)

@@ -7,9 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from day0.architecture.attention.base import Held
-from day0.architecture.cache import CacheDtypes, ModelCache, cache_of, dtypes_of
-from day0.architecture.dtypes import BYTES, KV_DTYPES, SAFETENSORS, dtype_name
+from day0.architecture.cache import CacheDtypes, ModelCache, cache_of, dtypes_of, element_bytes
+from day0.architecture.dtypes import KV_DTYPES, SAFETENSORS, dtype_name
 from day0.architecture.quantization import Quantization, quantization_of
 from day0.architecture.stored import Stored, own_dtype, stored_from_config
 from day0.architecture.structure import Structure, structure_of
@@ -81,7 +80,7 @@ def examine_model(path: Path, settings: ProfileSettings) -> Examined:
     facts, warnings = folder_facts(path) if path.is_dir() else (NO_FOLDER, [])
     told.warnings += [*_warnings(structure, quantization, context, dtype), *warnings]
     counted = count_parameters(structure)
-    work = WorkModel(structure, stored, _element_bytes(cache, dtypes))
+    work = WorkModel(structure, stored, element_bytes(structure, dtypes))
     profile = Profile(
         checks=tuple(told.checks),
         architecture={
@@ -233,17 +232,6 @@ def _faults(checks: list[Check]) -> Iterator[str]:
     for check in checks:
         if check.verdict in (Verdict.FAIL, Verdict.INCONCLUSIVE):
             yield f"{check.name}: {check.reason}"
-
-
-def _element_bytes(cache: ModelCache, dtypes: CacheDtypes) -> dict[Held, float]:
-    """Bytes of an element of what is cached, its scales among them."""
-    kinds: tuple[Held, ...] = ("cache", "index", "state", "conv")
-    found: dict[Held, float] = {held: float(BYTES.get(dtypes.of(held), 1)) for held in kinds}
-    for part in cache.parts:
-        for item in part.attention.cache:
-            if item.size:
-                found[item.held] = item.entry_bytes(dtypes.of(item.held)) / item.size
-    return found
 
 
 def _plain(kv_dtype: str) -> str:
