@@ -88,6 +88,8 @@ class LocalHub:
         """Bytes per second of a connection whose request path matches the pattern."""
         self.sent = 0
         """Bytes of files that were sent."""
+        self.publishers: set[str] = set()
+        """Organizations whose kernels the hub trusts. A repository of kernels is like any other, with a branch v1."""
         self.closing = threading.Event()
         self._lock = threading.RLock()
         handler = type("Handler", (_Handler,), {"hub": self})
@@ -210,7 +212,7 @@ class LocalHub:
             repository = self.repositories.get(name)
             if repository is None:
                 return None, None
-            if revision in ("main", "refs/heads/main"):
+            if revision in ("main", "refs/heads/main", "v1", "refs/heads/v1"):
                 return repository, repository.commits[-1]
             return repository, next((c for c in repository.commits if c.sha == revision), None)
 
@@ -229,6 +231,10 @@ class _Handler(BaseHTTPRequestHandler):
         (rf"/api/models/{_NAME}/revision/(?P<revision>[^/]+)", "info"),
         (rf"/api/models/{_NAME}", "info"),
         (r"/api/models", "models"),
+        (rf"/api/kernels/{_NAME}/tree/(?P<revision>[^/]+)/?(?P<path>.*)", "tree"),
+        (rf"/api/kernels/{_NAME}/refs", "refs"),
+        (rf"/kernels/{_NAME}/resolve/(?P<revision>[^/]+)/(?P<path>.+)", "resolve"),
+        (r"/api/organizations/(?P<repo>[^/]+)/overview", "organization"),
         (rf"/{_NAME}/resolve/(?P<revision>[^/]+)/(?P<path>.+)", "resolve"),
     )
 
@@ -251,6 +257,8 @@ class _Handler(BaseHTTPRequestHandler):
     def dispatch(self, name: str, repo: str = "", revision: str = "main", path: str = "") -> None:
         if name == "models":
             return self.models()
+        if name == "organization":
+            return self.answer({"name": repo, "trustedKernelPublisher": repo in self.hub.publishers})
         repository, commit = self.hub.find(repo, revision)
         if repository is None:
             return self.refuse(404, "Repository not found", "RepoNotFound")
@@ -263,6 +271,9 @@ class _Handler(BaseHTTPRequestHandler):
                 return self.answer(_info(repo, repository, commit, full=True, blobs=bool(self.query.get("blobs"))))
             case "tree":
                 prefix = f"{path}/" if path else ""
+                if self.path.startswith("/api/kernels/") and self.query.get("recursive") != ["true"]:
+                    below = {n.removeprefix(prefix).split("/")[0] for n in commit.files if n.startswith(prefix)}
+                    return self.answer([{"type": "directory", "path": prefix + n, "oid": "0" * 40} for n in below])
                 return self.answer([_entry(n, b) for n, b in commit.files.items() if n.startswith(prefix)])
             case "paths_info":
                 wanted = self.form.get("paths", [])
@@ -275,8 +286,10 @@ class _Handler(BaseHTTPRequestHandler):
                     ]
                 )
             case "refs":
-                main = {"name": "main", "ref": "refs/heads/main", "targetCommit": repository.commits[-1].sha}
-                return self.answer({"branches": [main], "tags": [], "converts": []})
+                names = ("main", "v1") if self.path.startswith("/api/kernels/") else ("main",)
+                newest = repository.commits[-1].sha
+                branches = [{"name": n, "ref": f"refs/heads/{n}", "targetCommit": newest} for n in names]
+                return self.answer({"branches": branches, "tags": [], "converts": []})
             case _:
                 return self.resolve(commit, path)
 

@@ -136,8 +136,10 @@ def _ask(asked: Request) -> Answer:
         request, answer = Path(folder, "request.json"), Path(folder, "answer.json")
         write_json(request, asked.to_json())
         command = [sys.executable, "-m", "tasks.kernels.providers.hub_worker", str(request), str(answer)]
+        # With telemetry off, kernels 0.17.2 sends a user agent that ends in a space, which its HTTP client refuses.
+        environment = {"HF_HUB_USER_AGENT_ORIGIN": "day0"} | os.environ
         try:
-            process.run(command, cwd=home.PROJECT)
+            process.run(command, cwd=home.PROJECT, env=environment)
             return Answer.model_validate_json(answer.read_bytes())
         except (process.ProcessFailed, OSError, ValidationError) as error:
             return Answer(fault=f"the hub's client ended without an answer: {error}")

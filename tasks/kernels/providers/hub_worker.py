@@ -15,7 +15,7 @@ from huggingface_hub.errors import HfHubHTTPError
 
 from day0.files import write_json
 from tasks.kernels.acceptance.faults import brief
-from tasks.kernels.providers.hub import Answer, Request
+from tasks.kernels.providers.hub import TRUSTED, Answer, Request
 
 # By name, since the project's own folder of kernels stands in the client's place for tools that read this file.
 client: Any = importlib.import_module("kernels")
@@ -43,6 +43,9 @@ def answer(request: Request) -> Answer:
             return Answer(commit=commit, fault=_no_build(request.repository, commit))
         return _checked(commit, client.install_kernel(request.repository, revision=commit, trust_remote_code=trust))
     except (OSError, ValueError, RuntimeError, HfHubHTTPError) as error:
+        if "trust_remote_code" in str(error):
+            said = str(error).partition(". ")[0]
+            return Answer(fault=f"{said}; where you trust it, set {TRUSTED}={request.repository}")
         return Answer(fault=brief(error))
 
 
