@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
+import platform
 import re
 import sys
 
@@ -32,6 +33,8 @@ def hardware(device: Device) -> str:
     """
     if why := lacking(device):
         raise DeviceAbsent(why)
+    if device.key == "CPU":
+        return platform.machine()  # it need not be opened
     found: list[str] = []
 
     def listen(line: str) -> None:

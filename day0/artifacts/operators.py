@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal
 
+from pydantic import Field
+
 from day0.artifacts.base import Artifact, Frozen
 
 Status = Literal["native", "composite", "fallback", "missing", "unknown"]
 
 GraphSeverity = Literal["captured", "breaks", "fails", "unknown"]
 """In graph capture: `breaks` is a read on the host that ends the graph, `fails` a call that no graph can hold."""
+
+
+Outcome = Literal["works", "wrong", "slow", "falls back", "does not run"]
+"""What running an operator on the device showed. `slow` is right, and takes many times what it should."""
 
 
 class Tensor(Frozen):
@@ -45,6 +51,8 @@ class Operator(Frozen):
     graph: GraphSeverity = "unknown"
     evidence: str | None = None
     """What the status rests on, with its source: measured, registered, listed."""
+    measured: Outcome | None = None
+    """None: it was not run on the target's device."""
     conflicts: tuple[str, ...] = ()
     """Where weaker evidence says something else."""
     notes: tuple[str, ...] = ()
@@ -93,6 +101,8 @@ class Gap(Frozen):
     """What kind of kernel it needs: view, create, copy, elementwise, reduction, gather, scatter, product, attention,
     host, other."""
     graph: GraphSeverity = "unknown"
+    measured: Outcome | None = None
+    """`wrong`: the device computes it, and wrongly."""
 
 
 class Reach(Frozen):
@@ -146,6 +156,21 @@ class News(Frozen):
     """New kernels to write, by kind of work."""
 
 
+class Measurement(Frozen):
+    """What was run on the target's device, or in `why_not` why nothing was."""
+
+    device: str | None = None
+    """torch's name of it."""
+    hardware: str | None = None
+    """What it calls itself."""
+    outcomes: dict[str, Outcome] = Field(default_factory=dict)
+    details: dict[str, str] = Field(default_factory=dict)
+    """What was tried, and the first that failed."""
+    unmeasured: dict[str, str] = Field(default_factory=dict)
+    """Operators of the model that could not be tried, and why: nothing is known of them by measurement."""
+    why_not: str = ""
+
+
 class OperatorReport(Artifact):
     kind: ClassVar[str] = "operators"
 
@@ -159,6 +184,9 @@ class OperatorReport(Artifact):
     are those that its family's work needs."""
     model: str = ""
     """The model type."""
+    measurement: Measurement = Measurement()
+    slow: tuple[Gap, ...] = ()
+    """Operators that are there and were measured to be slow: no gaps, but a kernel may pay."""
     reach: tuple[Reach, ...] = ()
     first_token: tuple[Need, ...] = ()
     """What is needed for a first token at all."""

@@ -9,7 +9,8 @@ import click
 from flows import output
 
 CONTENT = (
-    "target", "model", "source", "prompt", "context", "phases", "gaps", "reach", "first_token", "graph", "news"
+    "target", "model", "source", "prompt", "context", "phases", "gaps", "slow", "measurement", "reach", "first_token",
+    "graph", "news",
 )  # fmt: skip
 
 
@@ -23,6 +24,11 @@ CONTENT = (
     "--context", type=click.IntRange(1, 1 << 20), default=512, show_default=True, help="Tokens in the cache at decode."
 )
 @click.option("--graph", is_flag=True, help="Export the model's graph too, and look for patterns that are fused.")
+@click.option(
+    "--measure/--no-measure",
+    default=None,
+    help="Run the operators on the target's device and compare them with float64. By default where it is here.",
+)
 @click.option(
     "--own-code",
     is_flag=True,
@@ -40,6 +46,7 @@ def command(
     prompt: int,
     context: int,
     graph: bool,
+    measure: bool | None,
     own_code: bool,
     against: Path | None,
     checklist: Path | None,
@@ -48,8 +55,8 @@ def command(
 
     The model is traced without its weights, on no device at all, and none of its own code is run unless --own-code
     asks for it; of a type that the library does not know the
-    operators are those that the formulas of its family need. Exit code 3: neither is possible, or for some operator
-    it is not known whether the target has it.
+    operators are those that the formulas of its family need. Where the target's device is here, the operators are run
+    on it. Exit code 3: neither is possible, or for some operator it is not known whether the target has it.
     """
     from day0.checkpoint import read_config
     from day0.target import load_target
@@ -59,7 +66,9 @@ def command(
     from tasks.operators.scan import scan
     from tasks.operators.settings import operator_settings
 
-    settings = operator_settings(target, load_target(target), prompt=prompt, context=context, graph=graph)
+    settings = operator_settings(
+        target, load_target(target), prompt=prompt, context=context, graph=graph, measure=measure
+    )
     before = read_checklist(against) if against else None
     report = scan(read_config(path), settings, path if own_code else None)
     if before is not None and report.phases:

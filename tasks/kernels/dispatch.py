@@ -14,10 +14,15 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_map
 
+from day0.artifacts.kernels import KernelBundle
+from day0.artifacts.operators import OperatorReport
 from day0.errors import InputError
 from day0.kernel_uses import KernelUse
-from tasks.kernels.definition import KernelDefinition
+from tasks.kernels.build import build
+from tasks.kernels.definition import CompiledBackend, KernelDefinition
+from tasks.kernels.find import find_kernel
 from tasks.kernels.load import load, operator
+from tasks.kernels.providers.choose import best
 
 logger = logging.getLogger("day0.kernels")
 
@@ -71,6 +76,20 @@ class Dispatch:
             registered.impl(overload.partition("::")[2], use, self.key, with_keyset=True)  # type: ignore[no-untyped-call]
         self._libraries.append(registered)
         self._uses[overload] = use
+
+    def use_bundle(self, bundle: KernelBundle, operators: OperatorReport) -> None:
+        """Have a bundle's accepted kernels answer for the gaps of the report that they were tried for.
+
+        Raises:
+            InputError: as `use`.
+        """
+        for kernel in best(bundle.kernels):
+            definition = find_kernel(kernel.name)
+            compiled = isinstance(definition.backend(kernel.backend), CompiledBackend)
+            library = build(definition, kernel.backend).path if compiled else None
+            for gap in operators.gaps:
+                if gap.name in definition.file.replaces and gap.name not in self._uses:
+                    self.use(definition, kernel.backend, gap.name, library, wrong=gap.measured == "wrong")
 
     def close(self) -> None:
         """Take all kernels out again: what was there before is there again."""

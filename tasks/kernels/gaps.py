@@ -36,27 +36,30 @@ def provided(target: str) -> tuple[Kernel, ...]:
 
 
 def fill_gaps(operators: OperatorReport) -> KernelBundle:
-    """Kernels for the gaps, each tried now unless it has passed before. `unmet` names operators without one that did.
+    """Kernels for the gaps, the most costly first, each tried now unless it has passed before. What the device computes
+    wrongly is a gap; what it is slow at is not, but kernels for it are tried, too. `unmet` names gaps without a kernel
+    that passed.
 
     Raises:
         StageTimeout, Cancelled: the stage's time was up.
     """
     gaps = [gap for gap in operators.gaps if gap.status in ("missing", "fallback")]
-    wanted = {gap.name for gap in gaps}
+    wanted = [gap.name for gap in (*gaps, *operators.slow)]
     # Without a gap there is nothing to meet, and the target need not be one of those that are configured.
     choices = offered(operators.target) if wanted else ()
     device = device_of(operators.target) if wanted else None
-    fitting = [(d, b) for d, b in choices if wanted.intersection(d.file.replaces)]
+    fitting = [(d, b) for d, b in choices if not set(wanted).isdisjoint(d.file.replaces)]
+    fitting.sort(key=lambda choice: min(wanted.index(name) for name in choice[0].file.replaces if name in wanted))
     kernels: list[Kernel] = []
-    met: set[str] = set()
+    met: dict[str, str] = {}
     for number, (definition, backend) in enumerate(fitting):
         current().check()
         report("accepting kernels", number, len(fitting), "kernels")
         kernels.append(tried(definition, backend, device))
         if kernels[-1].verdict is Verdict.PASS:
-            met |= wanted.intersection(definition.file.replaces)
+            met |= dict.fromkeys(definition.file.replaces, f"{definition.name} for {backend}")
     unmet = tuple(gap.name for gap in gaps if gap.name not in met)
-    checks = [_judge(operators, gaps, unmet, kernels)]
+    checks = [_judge(operators, gaps, met, kernels)]
     return KernelBundle(target=operators.target, kernels=tuple(kernels), unmet=unmet, checks=tuple(checks))
 
 
@@ -70,10 +73,13 @@ def tried(definition: KernelDefinition, backend: str, device: Device | None = No
         return verdict(definition, backend, Verdict.INCONCLUSIVE, str(error))
 
 
-def _judge(operators: OperatorReport, gaps: list[Gap], unmet: tuple[str, ...], kernels: list[Kernel]) -> Check:
+def _judge(operators: OperatorReport, gaps: list[Gap], met: dict[str, str], kernels: list[Kernel]) -> Check:
     called = {operator.name for phase in operators.phases.values() for operator in phase.operators}
+    unmet = [gap for gap in gaps if gap.name not in met]
+    slow = [f"{gap.name} ({met[gap.name]})" for gap in operators.slow if gap.name in met]
+    further = f"; accepted also for what is slow there: {', '.join(slow)}" if slow else ""
     if unmet:
-        named = ", ".join(f"{gap.name} ({gap.status})" for gap in gaps if gap.name in unmet)
+        named = ", ".join(f"{gap.name} ({_what(gap)})" for gap in unmet)
         tried = "".join(f"; {k.name} for {k.backend}: {k.error['reason']}" for k in kernels if "reason" in k.error)
         reason = (
             f"{operators.target} lacks {len(unmet)} of {len(called)} operators, and no kernel is accepted for them: "
@@ -84,11 +90,15 @@ def _judge(operators: OperatorReport, gaps: list[Gap], unmet: tuple[str, ...], k
         reason = f"what {operators.target} lacks is not known: {operators.reason}"
         return Check(name="gaps", verdict=Verdict.INCONCLUSIVE, reason=reason)
     if gaps:
-        names = ", ".join(f"{kernel.name} for {kernel.backend}" for kernel in kernels if kernel.verdict is Verdict.PASS)
-        reason = f"all {len(gaps)} operators that {operators.target} lacks have an accepted kernel: {names}"
+        named = ", ".join(f"{gap.name} ({_what(gap)}): {met[gap.name]}" for gap in gaps)
+        reason = f"all {len(gaps)} operators that {operators.target} lacks have an accepted kernel: {named}{further}"
         return Check(name="gaps", verdict=Verdict.PASS, reason=reason)
-    reason = f"{operators.target} lacks none of the {len(called)} operators that the model calls"
+    reason = f"{operators.target} lacks none of the {len(called)} operators that the model calls{further}"
     return Check(name="gaps", verdict=Verdict.SKIPPED, reason=reason)
+
+
+def _what(gap: Gap) -> str:
+    return "wrong" if gap.measured == "wrong" else gap.status
 
 
 def _fitting(target: str) -> list[tuple[KernelDefinition, str]]:

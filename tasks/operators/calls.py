@@ -22,6 +22,10 @@ MOST_CALLS = 6
 #: Elements of the largest operand that is made. Weights beyond it are cut where that is known to keep the call right.
 MOST_ELEMENTS = 1 << 22
 
+#: Operators that only look at their operand, whose size is of no matter; and its elements from which it is cut.
+VIEWS = ("aten::t", "aten::detach", "aten::alias", "aten::transpose", "aten::permute")
+MOST_VIEWED = 1 << 16
+
 #: Defined for positive values only.
 POSITIVE = ("aten::log", "aten::rsqrt", "aten::sqrt")
 
@@ -96,12 +100,14 @@ def cut(call: Call) -> Call:
     Raises:
         TooLarge: it is not known how to cut this operator's operands.
     """
-    if not any(math.prod(s.shape) > MOST_ELEMENTS for s in specs(call)):
-        return call
+    largest = max((math.prod(s.shape) for s in specs(call)), default=0)
     args = list(call.args)
-    if call.packet in ("aten::t", "aten::detach", "aten::alias", "aten::transpose", "aten::permute"):
+    if call.packet in VIEWS and largest > MOST_VIEWED:
         args[0] = _resized(args[0], tuple(min(n, 64) for n in args[0].shape))
-    elif call.packet == "aten::mm":
+        return Call(call.operator, tuple(args), call.kwargs)
+    if largest <= MOST_ELEMENTS:
+        return call
+    if call.packet == "aten::mm":
         args[1] = _resized(args[1], (args[1].shape[0], min(args[1].shape[1], _columns(args[1].shape[0]))))
     elif call.packet == "aten::addmm":
         columns = min(args[2].shape[1], _columns(args[2].shape[0]))

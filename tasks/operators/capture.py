@@ -7,6 +7,7 @@ says so, as it only does in a container.
 
 from __future__ import annotations
 
+import importlib
 import re
 import sys
 from collections.abc import Iterator
@@ -299,6 +300,8 @@ def structured_delegates() -> dict[str, str]:
 def main(request: Path, answer: Path) -> None:
     """Answer a request file with a file."""
     asked = CaptureRequest.model_validate_json(request.read_bytes())
+    for module in asked.modules:
+        importlib.import_module(module)
     write_json(answer, capture(asked).to_json())
 
 

@@ -14,9 +14,10 @@ from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
-from day0 import home, process
+from day0 import deadline, home, process
 from day0.artifacts.base import Frozen
-from day0.errors import EvidenceMissing
+from day0.deadline import Deadline
+from day0.errors import Cancelled, EvidenceMissing, StageTimeout
 from day0.files import write_json
 from day0.progress import report
 from tasks.operators.records import Measured
@@ -66,6 +67,8 @@ class Measurement:
     unmeasured: dict[str, str] = field(default_factory=dict)
     """Overloads that could not be tried, and why: nothing is known of them."""
     times: dict[str, list[Timed]] = field(default_factory=dict)
+    out_of_time: bool = False
+    """The limit was reached before all were tried."""
     rates: tuple[float, float] = (0.0, 0.0)
     """Seconds that the device takes for a byte, copying, and for a FLOP, multiplying matrices; 0 where it cannot."""
 
@@ -78,6 +81,7 @@ def measure(
     env: Mapping[str, str] | None = None,
     seed: int = 0,
     most_seconds: int = MOST_SECONDS,
+    limit: float | None = None,
 ) -> Measurement:
     """Run the operators of the model of this config.json on a device of this machine.
 
@@ -87,6 +91,8 @@ def measure(
         device: torch's name of it, such as `cuda` or `npu:0`.
         modules: what to import first, such as torch_npu.
         env: variables to add to the environment.
+        most_seconds: that one operator may take.
+        limit: seconds for all; what was measured until then is the answer.
 
     Raises:
         EvidenceMissing: torch or transformers are not installed, or nothing could be measured: no such device here, or
@@ -96,39 +102,52 @@ def measure(
     lacking = [name for name in ("torch", "transformers", *modules) if not _installed(name)]
     if lacking:
         raise EvidenceMissing(f"operators cannot be measured on {device}: {', '.join(lacking)} not installed here")
-    found, deaths = Measurement(), 0
+    found = Measurement()
+    request = MeasureRequest(config=dict(config), device=device, modules=modules, seed=seed, most_seconds=most_seconds)
+    outer = deadline.current()
+    own = Deadline("measuring", outer.remaining(limit))
+    try:
+        with outer.guard(lambda: own.end(Cancelled("the stage ended"))), own.running():
+            _measure_all(request, env or {}, found)
+    except StageTimeout:
+        outer.check()
+        found.out_of_time = True
+    if not found.measured:
+        raise EvidenceMissing(f"operators were not measured on {device}: the process gave no answer")
+    for name, why in slow_calls(found).items():
+        its = found.measured[name]
+        detail = why if its.works and not its.falls_back else f"{its.detail}; {why}"
+        found.measured[name] = its.model_copy(update={"slow": True, "detail": detail})
+    return found
+
+
+def _measure_all(request: MeasureRequest, env: Mapping[str, str], found: Measurement) -> None:
+    """Fill `found`, by a new process after each death.
+
+    Raises:
+        EvidenceMissing: the device is not here, the model is not known, or too many operators end the process.
+    """
+    deaths = 0
     while True:
-        request = MeasureRequest(
-            config=dict(config),
-            device=device,
-            modules=modules,
-            skip=(*found.measured, *found.unmeasured),
-            seed=seed,
-            most_seconds=most_seconds,
-        )
         ended = _Answer(found)
         try:
-            _run(request, env or {}, ended)
+            _run(request.model_copy(update={"skip": (*found.measured, *found.unmeasured)}), env, ended)
         except process.ProcessFailed as error:
             if ended.begun is None:
-                raise EvidenceMissing(f"operators cannot be measured on {device}: {error}") from error
+                raise EvidenceMissing(f"operators cannot be measured on {request.device}: {error}") from error
             deaths += 1
             if deaths > MOST_DEATHS:
                 raise EvidenceMissing(
-                    f"operators cannot be measured on {device}: {deaths} of them ended the process, last "
+                    f"operators cannot be measured on {request.device}: {deaths} of them ended the process, last "
                     f"{ended.begun}: {_death(error)}"
                 ) from error
             found.measured[ended.begun] = Measured(overload=ended.begun, works=False, detail=_death(error))
             continue
         if ended.unsupported:
-            raise EvidenceMissing(f"operators were not measured on {device}: {ended.unsupported}")
-        if not ended.ended or not found.measured:
-            raise EvidenceMissing(f"operators were not measured on {device}: the process gave no answer")
-        for name, why in slow_calls(found).items():
-            its = found.measured[name]
-            detail = why if its.works and not its.falls_back else f"{its.detail}; {why}"
-            found.measured[name] = its.model_copy(update={"slow": True, "detail": detail})
-        return found
+            raise EvidenceMissing(f"operators were not measured on {request.device}: {ended.unsupported}")
+        if not ended.ended:
+            raise EvidenceMissing(f"operators were not measured on {request.device}: the process gave no answer")
+        return
 
 
 def slow_calls(found: Measurement) -> dict[str, str]:
@@ -188,9 +207,9 @@ def _run(request: MeasureRequest, env: Mapping[str, str], answer: _Answer) -> No
         asked = Path(folder, "request.json")
         write_json(asked, request.to_json())
         command = [sys.executable, "-m", "tasks.operators.measure_main", str(asked)]
-        process.run(
-            command, cwd=home.PROJECT, env=os.environ | {"HF_HUB_OFFLINE": "1"} | dict(env), on_line=answer.line
-        )
+        # Threads that spin while they wait take a hundred times as long where there are more of them than free cores.
+        own = {"HF_HUB_OFFLINE": "1", "OMP_WAIT_POLICY": "PASSIVE"}
+        process.run(command, cwd=home.PROJECT, env=os.environ | own | dict(env), on_line=answer.line)
 
 
 def _installed(module: str) -> bool:

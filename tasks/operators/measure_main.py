@@ -47,6 +47,8 @@ class Tried:
     """With other strides or in another dtype."""
     warned: bool = False
     runs: int = 0
+    cut: bool = False
+    """Operands were made smaller than the model's."""
     times: list[Timed] = field(default_factory=list)
 
 
@@ -95,7 +97,9 @@ class Bench:
         tried, why = Tried(), "it was not called"
         for call in calls:
             try:
-                call = cut(call)
+                smaller = cut(call)
+                tried.cut |= smaller != call
+                call = smaller
                 self._try(call, "as called", tried, tried.errors)
                 self._time(call, tried)
             except (Unmeasurable, TooLarge) as error:
@@ -121,8 +125,14 @@ class Bench:
 
     def _try(self, call: Call, variant: str, tried: Tried, errors: list[str]) -> None:
         inputs = make_inputs(call, self.generator)
-        own, exact = _on_cpu(call, inputs)
         words = describe_call(call, variant)
+        try:
+            own, exact = _on_cpu(call, inputs)
+        except Unmeasurable:
+            if why := self._lacks(call, inputs):
+                errors.append(f"{words}: {why}")
+                return
+            raise
         try:
             found, warned = self._run(call, inputs)
         except (RuntimeError, NotImplementedError, TypeError, ValueError, IndexError) as error:
@@ -135,6 +145,18 @@ class Bench:
         args, kwargs = inputs.on("cpu")
         if why := difference(call.name, args, kwargs, found, own, exact):
             tried.wrong.append(f"{words}: {why}")
+
+    def _lacks(self, call: Call, inputs: Inputs) -> str | None:
+        """What a device says that has no kernel, of a call that the CPU cannot answer for: no other error tells."""
+        if self.device.type == "cpu":
+            return None
+        try:
+            self._run(call, inputs)
+        except NotImplementedError as error:
+            return f"NotImplementedError: {_first_sentence(error)}"
+        except (RuntimeError, TypeError, ValueError, IndexError):
+            pass
+        return None
 
     def _run(self, call: Call, inputs: Inputs) -> tuple[Any, bool]:
         args, kwargs = inputs.on(self.device)
@@ -245,7 +267,7 @@ def judge(name: str, tried: Tried, silent: bool) -> Measured:
         works=bool(tried.runs) and not tried.errors and not tried.wrong,
         wrong=bool(tried.wrong),
         falls_back=falls_back,
-        detail="; ".join(seen) or f"right in {tried.runs} cases",
+        detail="; ".join(seen) or f"right in {tried.runs} cases{', of operands cut in size' if tried.cut else ''}",
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -20,6 +20,7 @@ from day0.artifacts.operators import (
 )
 from tasks.operators.costs import work_class
 from tasks.operators.records import Capture, CapturedCall, CapturedOperator, TensorSpec
+from tasks.operators.support.findings import Finding
 from tasks.operators.support.rank import OperatorSupport
 
 #: Signatures that a report holds of an operator in a phase.
@@ -120,12 +121,19 @@ def _operator(
         via=found.via,
         seconds=time if rates.known else None,
         graph=graph_severity(o.name, found.status),
-        evidence=f"{evidence.kind}: {evidence.source}" if evidence else None,
+        evidence=_evidence(evidence) if evidence else None,
+        measured=next((f.outcome for f in found.findings if f.kind == "measured"), None),
         conflicts=found.conflicts,
         notes=found.notes,
         dtypes=tuple(sorted({t.dtype for call in o.by_signature for t in (*call.inputs, *call.outputs)})),
         signatures=_signatures(o, rates),
     )
+
+
+def _evidence(finding: Finding) -> str:
+    """With what was seen, where it was measured."""
+    seen = f": {finding.detail}" if finding.kind == "measured" and finding.detail else ""
+    return f"{finding.kind}: {finding.source}{seen}"
 
 
 def _signatures(operator: CapturedOperator, rates: Rates) -> tuple[Signature, ...]:
@@ -158,10 +166,19 @@ def or_most(share: float | None) -> float:
 
 def gaps_of(phases: Mapping[str, Phase]) -> tuple[Gap, ...]:
     """Operators that the target is not known to have, most costly first: by their largest share in a phase."""
+    return _ranked(phases, lambda o: not is_there(o.status))
+
+
+def slow_of(phases: Mapping[str, Phase]) -> tuple[Gap, ...]:
+    """Operators that the target has and that were measured to be slow, most costly first."""
+    return _ranked(phases, lambda o: is_there(o.status) and o.measured == "slow")
+
+
+def _ranked(phases: Mapping[str, Phase], meant: Callable[[Operator], bool]) -> tuple[Gap, ...]:
     gaps: dict[str, Gap] = {}
     for phase, content in phases.items():
         for o in content.operators:
-            if is_there(o.status):
+            if not meant(o):
                 continue
             before = gaps.get(o.name)
             shares = [o.share] if before is None else [before.share, o.share]
@@ -173,12 +190,17 @@ def gaps_of(phases: Mapping[str, Phase]) -> tuple[Gap, ...]:
                 advice=advice(o),
                 work=work_class(o.name),
                 graph=o.graph,
+                measured=o.measured,
             )
     return tuple(sorted(gaps.values(), key=lambda gap: (-or_most(gap.share), gap.name)))
 
 
 def advice(operator: Operator) -> str:
     """What to do about an operator that is not there."""
+    if operator.measured == "wrong":
+        return "the device computes it wrongly: it needs a kernel in its place"
+    if is_there(operator.status):
+        return "it is there and slow: a kernel may pay"
     if operator.status == "unknown" and operator.via:
         return f"{operator.via}: {ADVICE['unknown']}"
     parts = operator.via if operator.via and "::" in operator.via else None

@@ -30,6 +30,8 @@ class CaptureRequest(Frozen):
     prompt: int
     context: int
     dispatch_key: str | None
+    modules: tuple[str, ...] = ()
+    """Imported first: they register the target's kernels."""
     graph: bool = False
     """Export the model's graph too, and look for patterns in it."""
     registrations_of: tuple[str, ...] = ()

@@ -38,7 +38,11 @@ def show_operators(report: OperatorReport, console: Console | None = None) -> No
         console.print(f"gaps of {report.target}, most costly first", style="italic")
     for gap in report.gaps:
         share = f"{_percent(gap.share)} of {' and '.join(gap.phases)}"
-        console.print(f"{gap.name}  {_status(gap.status)}  {share}\n  {gap.advice}", highlight=False, soft_wrap=True)
+        status = "[red]wrong[/]" if gap.measured == "wrong" else _status(gap.status)
+        console.print(f"{gap.name}  {status}  {share}\n  {gap.advice}", highlight=False, soft_wrap=True)
+    for gap in report.slow:
+        share = f"{_percent(gap.share)} of {' and '.join(gap.phases)}"
+        console.print(f"{gap.name}  [yellow]slow[/]  {share}\n  {gap.advice}", highlight=False, soft_wrap=True)
     _show_reach(report, console)
     if report.graph:
         _show_graph(report.graph, console)

@@ -6,7 +6,7 @@ import importlib.util
 import os
 import sys
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +20,11 @@ from day0.files import write_json
 from day0.progress import report
 from day0.verdict import Check, Verdict
 from tasks.operators.corrections import corrections, off_by, structure_or_none
+from tasks.operators.evidence import UNMEASURED, Evidence, measured_evidence
 from tasks.operators.formulas import from_formulas
 from tasks.operators.fusions import fused_patterns
-from tasks.operators.ranking import Rates, first_token, gaps_of, ranked_phase, reach_of, taken_apart
-from tasks.operators.records import Capture, CaptureRequest, Measured
+from tasks.operators.ranking import Rates, first_token, gaps_of, ranked_phase, reach_of, slow_of, taken_apart
+from tasks.operators.records import Capture, CaptureRequest
 from tasks.operators.settings import OperatorSettings
 from tasks.operators.support.rank import support_for
 
@@ -53,7 +54,7 @@ def scan(config: Mapping[str, Any], settings: OperatorSettings, code: Path | Non
         return _nothing(settings, Verdict.FAIL, str(error))
     if capture.unsupported:
         return _by_formulas(config, settings, capture)
-    return judge(config, settings, capture)
+    return judge(config, settings, capture, evidence=measured_evidence(config, settings, capture))
 
 
 def _by_formulas(config: Mapping[str, Any], settings: OperatorSettings, capture: Capture) -> OperatorReport:
@@ -62,7 +63,8 @@ def _by_formulas(config: Mapping[str, Any], settings: OperatorSettings, capture:
     if structure is None:
         reason = f"{capture.unsupported}, and no family describes it: its operators were not scanned"
         return _nothing(settings, Verdict.INCONCLUSIVE, reason)
-    return judge(config, settings, from_formulas(structure, settings, capture))
+    needed = from_formulas(structure, settings, capture)
+    return judge(config, settings, needed, evidence=measured_evidence(config, settings, needed))
 
 
 class CaptureUnreadable(Exception):
@@ -86,7 +88,7 @@ def run_own_code(config: Mapping[str, Any], settings: OperatorSettings, folder: 
     from tasks.operators.own_code import capture_by_code  # Docker: only where it is asked for
 
     request = _request(config, settings)
-    found = capture_by_code(folder, request)
+    found = capture_by_code(folder, request.model_copy(update={"modules": ()}))
     if found.unsupported:
         return found
     here = _captured(request.model_copy(update={"registrations_of": tuple(sorted(found.registrations))}))
@@ -103,6 +105,8 @@ def _request(config: Mapping[str, Any], settings: OperatorSettings) -> CaptureRe
         prompt=settings.prompt,
         context=settings.context,
         dispatch_key=settings.operators.dispatch_key,
+        # Where the device is not here, they may be there and fail.
+        modules=settings.operators.modules if settings.hardware else (),
         graph=settings.graph,
     )
 
@@ -121,14 +125,15 @@ def _captured(request: CaptureRequest) -> Capture:
 
 
 def judge(
-    config: Mapping[str, Any], settings: OperatorSettings, capture: Capture, measured: Iterable[Measured] = ()
+    config: Mapping[str, Any], settings: OperatorSettings, capture: Capture, evidence: Evidence = UNMEASURED
 ) -> OperatorReport:
-    """The report on a capture: costs, shares, statuses, gaps. `measured`: what was run on the target's device."""
+    """The report on a capture: costs, shares, statuses, gaps. `evidence`: what was run on the target's device."""
     empty = [name for name in ("prefill", "decode") if not capture.phases.get(name)]
     if empty:
         return _nothing(settings, Verdict.FAIL, f"the trace of {' and '.join(empty)} captured no operator at all")
     rates = rates_of(settings)
-    support = support_for(settings.operators, capture, measured)
+    device = evidence.record.hardware or "the device"
+    support = support_for(settings.operators, capture, evidence.measured, device=device)
     structure = structure_or_none(config)
     passes = {"prefill": (settings.prompt, 0), "decode": (1, settings.context)}
     corrected = corrections(structure, capture, passes)
@@ -140,6 +145,8 @@ def judge(
     }
     gaps = gaps_of(phases)
     checks = [_traced(config, capture, settings, phases, rates), _covered(settings.target, phases, gaps)]
+    if evidence.check is not None:
+        checks.append(evidence.check)
     if capture.read_as:
         how = f"traced as a {capture.read_as}, whose class its config names"
         checks.append(_agrees(how, structure, phases, passes))
@@ -159,6 +166,8 @@ def judge(
         checks=tuple(checks),
         source=capture.source,
         model=str(config.get("model_type") or ""),
+        measurement=evidence.record,
+        slow=slow_of(phases),
         reach=reach_of(phases),
         first_token=first_token(capture.phases["prefill"], phases["prefill"]),
         graph=fused_patterns(capture.graph, settings.fused) if capture.graph else None,
@@ -241,10 +250,15 @@ def is_quantised(config: Mapping[str, Any]) -> bool:
     )
 
 
+_GAPS = ("missing", "fallback", "unknown")
+
+
 def _covered(target: str, phases: Mapping[str, Phase], gaps: tuple[Gap, ...]) -> Check:
     """Gaps do not fail the scan, which has found them: the kernels stage must meet them. What is not known does."""
     distinct = len({o.name for phase in phases.values() for o in phase.operators})
-    named = {s: [g.name for g in gaps if g.status == s] for s in ("missing", "fallback", "unknown")}
+    wrong = [g.name for g in gaps if g.measured == "wrong"]
+    named = {s: [g.name for g in gaps if g.status == s and g.name not in wrong] for s in _GAPS}
+    named = {"wrong": wrong, **named}
     apart = taken_apart(phases)
     only_apart = ", ".join(f"{name} ({share:.0%} of a phase's time)" for name, share in apart.items())
     only_apart = f"; without a kernel of its own, taken apart: {only_apart}" if apart else ""
@@ -257,7 +271,12 @@ def _covered(target: str, phases: Mapping[str, Phase], gaps: tuple[Gap, ...]) ->
         )
     why = {o.via for phase in phases.values() for o in phase.operators if o.status == "unknown" and o.via}
     unknown = f"not known ({'; '.join(sorted(why))})" if why else "not known"
-    words = {"missing": "missing", "fallback": "run on the CPU instead", "unknown": unknown}
+    words = {
+        "wrong": "computed wrongly",
+        "missing": "missing",
+        "fallback": "run on the CPU instead",
+        "unknown": unknown,
+    }
     found = "; ".join(f"{words[s]}: {', '.join(names)}" for s, names in named.items() if names)
     return Check(
         name="coverage",

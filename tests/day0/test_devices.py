@@ -37,7 +37,7 @@ def test_another_vendors_torch_is_not_the_targets() -> None:
 
 @pytest.mark.reference
 def test_a_device_that_is_here_says_its_name() -> None:
-    assert hardware(SIMULATED) == "simulated"
+    assert hardware(SIMULATED) == "simulated accelerator"
     assert hardware(Device("cpu", "CPU"))
     assert "torch" not in vars(devices)
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 from torch.utils._pytree import tree_leaves, tree_map
-from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
+from torch.utils.backend_registration import _DummyBackendModule, _setup_privateuseone_for_python_backend
 
 from tasks.operators.simulated.faults import Faults, meant
 
@@ -57,6 +57,19 @@ class SimulatedTensor(torch.Tensor):
         return f"{self.raw!r} on {NAME}"
 
 
+class Module(_DummyBackendModule):
+    """`torch.simulated`: what torch asks of a backend's module. Its random numbers are the CPU's."""
+
+    def get_device_name(self, device: Any = None) -> str:
+        return "simulated accelerator"
+
+    def get_rng_state(self, device: Any = None) -> torch.Tensor:
+        return torch.get_rng_state()
+
+    def set_rng_state(self, state: torch.Tensor, device: Any = None) -> None:
+        torch.set_rng_state(state)
+
+
 class Device:
     """The device as this process has it: what is amiss, and how often each operator was called."""
 
@@ -64,7 +77,7 @@ class Device:
         self.faults = faults
         self.calls: dict[str, int] = {}
         self._library = torch.library.Library("aten", "IMPL")  # type: ignore[no-untyped-call]
-        _setup_privateuseone_for_python_backend(NAME)
+        _setup_privateuseone_for_python_backend(NAME, backend_module=Module())
         for name in sorted(_names()):
             if not meant(name, faults.missing) or name in NEEDED:
                 self._library.impl(name, self._kernel(name), KEY)  # type: ignore[no-untyped-call]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from day0.artifacts.base import Frozen
-from day0.artifacts.operators import Status
+from day0.artifacts.operators import Outcome, Status
 
 Kind = Literal["measured", "registered", "listed"]
 
@@ -25,8 +25,8 @@ class Finding(Frozen):
     """The device, the build of torch, or the vendor's file with its commit."""
     date: str | None = None
     detail: str | None = None
-    slow: bool = False
-    """Measured: it is there, and slow."""
+    outcome: Outcome | None = None
+    """What measuring showed."""
 
     def says(self) -> str:
         """For people, in a sentence about a conflict."""

@@ -4,8 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from day0.artifacts.operators import Outcome, Status
 from tasks.operators.records import Measured
 from tasks.operators.support.findings import Finding
+
+_STATUS: dict[Outcome, Status] = {
+    "works": "native", "slow": "native", "falls back": "fallback", "does not run": "missing", "wrong": "missing"
+}  # fmt: skip
+_BADNESS: tuple[Outcome, ...] = tuple(_STATUS)
 
 
 class Measurements:
@@ -24,28 +30,30 @@ class Measurements:
         return self.by_overload.get(overload)
 
 
-def _finding(measured: Measured, device: str) -> Finding:
-    """A wrong result is worse than none: the operator counts as missing. A slow one is there."""
-    detail = measured.detail
+def outcome_of(measured: Measured) -> Outcome:
+    """The worst of what was seen. A wrong result is worse than none."""
     if measured.wrong:
-        status, word = "missing", "wrong"
-    elif measured.falls_back:
-        status, word = "fallback", "runs on the CPU"
-    elif not measured.works:
-        status, word = "missing", "does not run"
-    else:
-        status, word = "native", "slow" if measured.slow else "works"
-    return Finding.model_validate(
-        {
-            "kind": "measured",
-            "status": status,
-            "via": "CPU" if status == "fallback" else None,
-            "source": device,
-            "detail": f"{word}: {detail}" if detail else word,
-            "slow": measured.slow and status == "native",
-        }
+        return "wrong"
+    if measured.falls_back:
+        return "falls back"
+    if not measured.works:
+        return "does not run"
+    return "slow" if measured.slow else "works"
+
+
+def _finding(measured: Measured, device: str) -> Finding:
+    """An operator that gives wrong results counts as missing. A slow one is there."""
+    outcome = outcome_of(measured)
+    status = _STATUS[outcome]
+    return Finding(
+        kind="measured",
+        status=status,
+        via="CPU" if status == "fallback" else None,
+        source=device,
+        detail=f"{outcome}: {measured.detail}" if measured.detail else outcome,
+        outcome=outcome,
     )
 
 
 def _badness(finding: Finding) -> int:
-    return 2 * ("native", "fallback", "missing").index(finding.status) + finding.slow
+    return _BADNESS.index(finding.outcome or "works")

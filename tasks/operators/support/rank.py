@@ -24,18 +24,20 @@ def support_for(
     measured: Iterable[Measured] = (),
     *,
     lists: Mapping[str, OperatorList] | None = None,
+    device: str = "the device",
 ) -> OperatorSupport:
     """What a target has, for the operators of a capture.
 
     Args:
         operators: the target's configs/operators/NAME.yaml.
         measured: what was run on the target's device, where it was.
+        device: what that calls itself.
         lists: instead of those that `operators` names; for tests.
 
     Raises:
         InputError: a list that `operators` names is not there, or is malformed.
     """
-    return OperatorSupport(operators, capture, measured, lists)
+    return OperatorSupport(operators, capture, measured, lists, device)
 
 
 class OperatorSupport:
@@ -47,11 +49,12 @@ class OperatorSupport:
         capture: Capture,
         measured: Iterable[Measured] = (),
         lists: Mapping[str, OperatorList] | None = None,
+        device: str = "the device",
     ) -> None:
         self.operators = operators
         self.registrations: Mapping[str, Registration] = capture.registrations
         self.parts = capture.parts
-        self.measured = Measurements(measured, "measured on the device")
+        self.measured = Measurements(measured, f"on {device}")
         self.registered = Registered(operators, capture)
         self.listed = Listed(operators, capture.registrations, lists)
         self._asked: list[str] = []
