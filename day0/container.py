@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import stat
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,8 @@ logger = logging.getLogger("day0.container")
 USER = 10001
 #: Lines of output that are kept to tell why a command failed.
 TAIL = 200
+#: Bytes of its beginning, where a compiler's first error is.
+HEAD = 1 << 20
 #: Threads count as processes.
 PIDS = 512
 
@@ -38,6 +40,8 @@ def run_contained(
     inputs: Mapping[str, Path],
     output: tuple[str, Path],
     env: Mapping[str, str] | None = None,
+    folder: str = "/tmp",
+    on_line: Callable[[str], None] | None = None,
     memory: int = 8 << 30,
     seconds: int = 1800,
 ) -> None:
@@ -47,6 +51,8 @@ def run_contained(
         inputs: folders or files of this machine by the path that the container sees them under, read-only.
         output: the path that the container sees, and the folder of this machine that it may write to. What lies there
             afterwards is the container's word: `read_output` reads it.
+        folder: where it runs, as the container sees it.
+        on_line: told the first lines that it printed, when it has ended.
         memory: bytes; /tmp and /dev/shm count.
         seconds: its own limit, which also holds where this process is killed.
 
@@ -54,10 +60,10 @@ def run_contained(
         Unavailable: the daemon does not answer, or the image is not there.
         ProcessFailed: the command failed, or took longer than `seconds`.
     """
-    inside, folder = output
-    folder.chmod(0o777)
+    inside, outside = output
+    outside.chmod(0o777)
     mounts = [Mount(target, str(path.resolve()), type="bind", read_only=True) for target, path in inputs.items()]
-    mounts.append(Mount(inside, str(folder.resolve()), type="bind"))
+    mounts.append(Mount(inside, str(outside.resolve()), type="bind"))
     with docker_client() as client:
         try:
             container = client.containers.create(
@@ -68,7 +74,7 @@ def run_contained(
                 network_mode="none",
                 read_only=True,
                 tmpfs={"/tmp": "rw,nosuid,nodev,exec,mode=1777"},
-                working_dir="/tmp",
+                working_dir=folder,
                 cap_drop=["ALL"],
                 security_opt=["no-new-privileges"],
                 mem_limit=memory,
@@ -83,12 +89,12 @@ def run_contained(
         except APIError as error:
             raise Unavailable(f"Docker refuses the container: {error.explanation}") from error
         try:
-            _run(container, list(command), seconds)
+            _run(container, list(command), seconds, on_line)
         finally:
             container.remove(force=True)
 
 
-def _run(container: Any, command: list[str], seconds: int) -> None:
+def _run(container: Any, command: list[str], seconds: int, on_line: Callable[[str], None] | None) -> None:
     def end() -> None:
         with suppress(DockerException):  # it has ended by itself
             container.kill()
@@ -99,6 +105,9 @@ def _run(container: Any, command: list[str], seconds: int) -> None:
             ended = container.wait(timeout=seconds + 60)
         container.reload()
         said = container.logs(tail=TAIL).decode(errors="replace").splitlines()
+        if on_line:
+            for line in _first_lines(container):
+                on_line(line)
     except DockerException as error:
         raise Unavailable(f"the container of {command[0]} did not run: {error}") from error
     for line in said:
@@ -109,6 +118,16 @@ def _run(container: Any, command: list[str], seconds: int) -> None:
         if code == 124:
             said.append(f"it took longer than {seconds} s")
         raise ProcessFailed(command, code, said)
+
+
+def _first_lines(container: Any) -> list[str]:
+    """The beginning of what it printed, at most `HEAD` bytes."""
+    said = b""
+    for piece in container.logs(stream=True):
+        said += piece
+        if len(said) > HEAD:
+            break
+    return said[:HEAD].decode(errors="replace").splitlines()
 
 
 def read_output(folder: Path, name: str, at_most: int) -> bytes:

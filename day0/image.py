@@ -31,6 +31,11 @@ from day0.progress import report
 log = logging.getLogger("day0.image")
 
 BASE = "day0/debian-base:bookworm"
+#: What images are made from, and what makes it.
+BASES = {
+    BASE: "images/debian-base/make",
+    "day0/debian-compilers:bookworm": "images/debian-base/make --compilers",
+}
 #: The base's Python and C library: wheels are downloaded for these, whatever day0 itself runs on.
 BASE_PYTHON = (3, 11)
 BASE_GLIBC = 36
@@ -64,6 +69,12 @@ def image_tag(name: str, folder: Path) -> str:
     return f"day0/{name}:{lock_digest(folder)[:16]}"
 
 
+def base_of(folder: Path) -> str:
+    """The base that an image's Dockerfile names by default, one of BASES."""
+    text = (folder / "Dockerfile").read_text(encoding="utf-8")
+    return next(base for base in BASES if f"\nARG BASE={base}\n" in text)
+
+
 def build_image(name: str, folder: Path) -> str:
     """The id of the image that `folder` describes; built now if it is not there.
 
@@ -77,16 +88,15 @@ def build_image(name: str, folder: Path) -> str:
         with build_lock(f"image-{name}.lock", f"another run builds the image {tag}"):
             if (found := _image_id(client, tag)) is not None:
                 return found
-            if _image_id(client, BASE) is None:
-                raise Unavailable(
-                    f"the base image {BASE} is not there: make it once, as root, with images/debian-base/make"
-                )
+            base = base_of(folder)
+            if _image_id(client, base) is None:
+                raise Unavailable(f"the base image {base} is not there: make it once, as root, with {BASES[base]}")
             remove_leftovers(client, name)
             try:
                 with tempfile.TemporaryDirectory(prefix="day0-wheels-") as wheels:
                     _download_wheels(folder, Path(wheels))
                     with _served(Path(wheels), _port(folder)) as url:
-                        return _build(client, folder, tag, url)
+                        return _build(client, folder, tag, base, url)
             finally:
                 remove_leftovers(client, name)
 
@@ -99,7 +109,7 @@ def remove_leftovers(client: Any, name: str) -> None:
             container.remove()
 
 
-def _build(client: Any, folder: Path, tag: str, wheels: str) -> str:
+def _build(client: Any, folder: Path, tag: str, base: str, wheels: str) -> str:
     report(f"building the image {tag}")
     lines: list[str] = []
     try:
@@ -108,7 +118,7 @@ def _build(client: Any, folder: Path, tag: str, wheels: str) -> str:
             stream = client.api.build(
                 path=str(folder),
                 tag=tag,
-                buildargs={"BASE": BASE, "WHEELS": wheels},
+                buildargs={"BASE": base, "WHEELS": wheels},
                 network_mode="host",
                 rm=True,
                 forcerm=True,

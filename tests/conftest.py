@@ -51,15 +51,15 @@ def _no_reference() -> str | None:
 
 
 @functools.cache
-def _no_docker() -> str | None:
+def _no_base(base: str) -> str | None:
     import docker
 
-    from day0.image import BASE
+    from day0.image import BASES
 
     try:
-        docker.from_env(timeout=20).images.get(BASE)
+        docker.from_env(timeout=20).images.get(base)
     except docker.errors.ImageNotFound:
-        return f"the base image {BASE} is not there: run images/debian-base/make"
+        return f"the base image {base} is not there: run {BASES[base]}"
     except docker.errors.DockerException as error:
         return f"no Docker daemon: {str(error).splitlines()[0]}"
     return None
@@ -115,7 +115,8 @@ def _without(package: str, extra: str) -> str | None:
 
 LACKING: dict[str, Callable[[], str | None]] = {
     "reference": _no_reference,
-    "docker": _no_docker,
+    "docker": functools.partial(_no_base, "day0/debian-base:bookworm"),
+    "compilers": functools.partial(_no_base, "day0/debian-compilers:bookworm"),
     "postgres": _no_postgres,
     "compiler": _no_compiler,
     "nvcc": _no_nvcc,

@@ -121,6 +121,10 @@ def architecture_of(target: str, definition: KernelDefinition, backend: str) -> 
 def _toolchain(runtime: str) -> Toolchain:
     if runtime == "process":
         return Local()
+    if runtime == "docker":
+        from tasks.kernels.container import Container
+
+        return Container()
     raise InputError(f"{runtime!r} is no way to build: process or docker")
 
 
@@ -137,10 +141,10 @@ def _compile(definition: KernelDefinition, backend: str, how: Recipe, place: Pat
         except Unfit as error:
             raise BuildFailed(f"{who}: {error}") from error
         (place / "build.json").unlink(missing_ok=True)
-        files = sorted(path for path in (work / OUTPUT).iterdir() if path.is_file())
+        files = sorted((work / OUTPUT).iterdir())
         digests = {path.name: sha256_file(path) for path in files}
         for path in files:
-            shutil.copyfile(path, work / path.name)  # in a container it is another account's
+            shutil.copyfile(path, work / path.name)  # what a container made is another account's
             os.replace(work / path.name, place / path.name)
     written = {**how.described, "files": digests, "functions": list(functions)}
     write_json(place / "build.json", written)

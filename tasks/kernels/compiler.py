@@ -72,7 +72,7 @@ def cxx() -> Compiler:
 
 
 def nvcc() -> Compiler:
-    """nvcc of `$CUDA_HOME`, of PATH, or of /usr/local/cuda*.
+    """nvcc of `$CUDA_HOME`, of PATH, of /usr/local/cuda*, or of NVIDIA's wheels (the extra `cuda`).
 
     Raises:
         Unavailable: there is none.
@@ -82,12 +82,15 @@ def nvcc() -> Compiler:
     candidates = [home / "bin" / "nvcc" for home in homes]
     candidates += [Path(on_path)] if on_path else []
     candidates += [home / "bin" / "nvcc" for home in sorted(Path("/usr/local").glob("cuda*"), reverse=True)]
+    wheels = importlib.util.find_spec("nvidia")
+    for packages in wheels.submodule_search_locations or () if wheels else ():
+        candidates += [home / "bin" / "nvcc" for home in sorted(Path(packages).glob("cu[0-9]*"), reverse=True)]
     for path in candidates:
         if os.access(path, os.X_OK):
             return Compiler(str(path), _version(str(path)))
     raise Unavailable(
-        "there is no nvcc here, in CUDA_HOME, on PATH or in /usr/local/cuda: install the CUDA toolkit (no GPU is "
-        "needed to compile) and set CUDA_HOME"
+        "there is no nvcc here, in CUDA_HOME, on PATH or in /usr/local/cuda: pip install 'day0[cuda]', or install the "
+        "CUDA toolkit and set CUDA_HOME (no GPU is needed to compile)"
     )
 
 
@@ -148,9 +151,9 @@ def nvcc_command(
 ) -> list[str]:
     """The same by nvcc, with a binary for each architecture and PTX of the last for later ones.
 
-    Internal symbols are named by a checksum of the source's absolute path and by the source's name, and the library
-    names the compiler's intermediate file, which is called after the process: without the path that is given here and
-    a folder for such files, two builds would differ in bytes.
+    Internal symbols are named by a checksum of the source's absolute path, by its name and, where it defines nothing
+    external, by the process; the library names the compiler's intermediate file, which is called after the process,
+    too. With the path and the seed that are given here and a folder for such files, two builds have the same bytes.
 
     Raises:
         InputError: an architecture is not NVIDIA's, or two sources have one name.
@@ -169,8 +172,11 @@ def nvcc_command(
         f"-Xcompiler=-fPIC,-fvisibility=hidden,{_unplaced(torch)}",
         "--keep",
         f"--keep-dir={scratch}",
+        "-frandom-seed=day0",
         "-Xcudafe",
         "--orig_src_path_name=/kernel.cu",
+        # Wheels have their libraries in lib/, where nvcc looks in lib64/.
+        f"-L{Path(compiler.path).parent.parent / 'lib'}",
         *flags,
         *code,
         *_torch_flags(torch),

@@ -10,6 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from day0.artifacts.base import Frozen
 from day0.config import read_yaml
 from day0.errors import InputError
 from tasks.kernels import compiler
@@ -23,7 +24,18 @@ _LIMITS = Path(__file__).with_name("architectures.yaml")
 
 
 class Unfit(Exception):
-    """What was compiled does not fit the device."""
+    """What the compiler left cannot be used, or does not fit the device."""
+
+
+class Function(Frozen):
+    """What ahead_worker.py says of a function that it has compiled."""
+
+    name: str
+    files: tuple[str, ...]
+    registers: int | None
+    spills: int | None
+    shared: int
+    metadata: dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -57,7 +69,10 @@ class Recipe:
         for name in (OUTPUT, SCRATCH):
             (build / name).mkdir()
         self.toolchain.run(self.command, build, f"{SOURCES}/{self.folder}", on_line)
-        if not (build / OUTPUT / self.output).is_file():
+        made = list((build / OUTPUT).iterdir())
+        if wrong := next((path.name for path in made if path.is_symlink() or not path.is_file()), None):
+            raise Unfit(f"the compiler left {wrong!r}, which is no file")
+        if self.output not in [path.name for path in made]:
             raise Unfit("the compiler left no output")
         return self.finish(build / OUTPUT)
 
@@ -143,15 +158,20 @@ def _ahead(
 
     def finish(folder: Path) -> tuple[dict[str, Any], ...]:
         listing = folder / "functions.json"
-        functions = tuple(json.loads(listing.read_bytes()))
+        try:
+            functions = tuple(Function.model_validate(one) for one in json.loads(listing.read_bytes()))
+        except (ValueError, TypeError) as error:
+            raise Unfit(f"{module}: what was compiled is not told: {error}") from error
         listing.unlink()
-        for function in functions:
-            if function["shared"] > limit:
-                raise Unfit(
-                    f"{module}: {function['name']} takes {function['shared']} bytes of shared memory, and "
-                    f"{architecture} has {limit} for a block"
-                )
-        return functions
+        there = {path.name for path in folder.iterdir()}
+        if not functions or there != {name for function in functions for name in function.files}:
+            raise Unfit(f"{module}: the files that were made are not those of the functions that were compiled")
+        if large := next((function for function in functions if function.shared > limit), None):
+            raise Unfit(
+                f"{module}: {large.name} takes {large.shared} bytes of shared memory, and {architecture} has {limit} "
+                "for a block"
+            )
+        return tuple(function.to_json() for function in functions)
 
     return Recipe(
         toolchain=toolchain,
