@@ -20,6 +20,7 @@ from tasks.kernels.engine_plugin.bundle import Chosen, write_plugin
 from tasks.kernels.engine_plugin.places import has_place
 from tasks.kernels.find import find_kernel
 from tasks.kernels.gaps import offered, tried
+from tasks.kernels.providers.choose import best
 
 log = logging.getLogger("day0.kernels")
 
@@ -46,10 +47,16 @@ def give(bundle: KernelBundle, operators: OperatorReport, use: KernelUsage, fold
     if not kernels and not unused:
         return bundle
     chosen: list[Chosen] = []
-    for kernel in best(kernels):
+    own = [kernel for kernel in kernels if not _package(find_kernel(kernel.name), kernel.backend)]
+    unused |= {
+        kernel.name: f"only its backend {kernel.backend} is accepted, whose package the engine's environment has not"
+        for kernel in best(kernels)
+        if kernel.name not in {k.name for k in best(own)}
+    }
+    for kernel in best(own):
         definition = find_kernel(kernel.name)
         places = tuple(name for name in definition.file.replaces if has_place(name) or name in lacking)
-        if why := _hindrance(definition, kernel.backend, places):
+        if why := _hindrance(definition, places):
             unused[kernel.name] = why
         else:
             library = None
@@ -75,35 +82,34 @@ def give(bundle: KernelBundle, operators: OperatorReport, use: KernelUsage, fold
     )  # fmt: skip
 
 
-def best(kernels: Sequence[Kernel]) -> tuple[Kernel, ...]:
-    """Of the accepted backends of each kernel the most wanted, which comes last."""
-    return tuple({kernel.name: kernel for kernel in kernels if kernel.verdict is Verdict.PASS}.values())
-
-
 def _further(bundle: KernelBundle) -> tuple[list[Kernel], dict[str, str]]:
     """Kernels for the target that no gap asks for, each tried now unless it has passed before; and those that need not
     be tried, since the engine has no place for them."""
     had = {(kernel.name, kernel.backend) for kernel in bundle.kernels}
-    choices = [(d, b) for d, b in offered(bundle.target) if (d.name, b) not in had]
+    offers = [(d, b) for d, b in offered(bundle.target) if not _package(d, b)]
+    choices = [(d, b) for d, b in offers if (d.name, b) not in had]
     fitting = [(d, b) for d, b in choices if any(has_place(name) for name in d.file.replaces)]
+    device = device_of(bundle.target)
     found = []
     for number, (definition, backend) in enumerate(fitting):
         current().check()
         report("accepting kernels", number, len(fitting), "kernels")
-        found.append(tried(definition, backend))
+        found.append(tried(definition, backend, device))
     return found, {d.name: _NO_PLACE + _replaced(d) for d, b in choices if (d, b) not in fitting}
 
 
-def _hindrance(definition: KernelDefinition, backend: str, places: tuple[str, ...]) -> str | None:
+def _hindrance(definition: KernelDefinition, places: tuple[str, ...]) -> str | None:
     """Why the engine cannot be given an accepted kernel; None where it can."""
-    spec = definition.backend(backend)
-    if isinstance(spec, PackageBackend):
-        return f"it needs {spec.package}, which the engine's environment does not have"
     if not places:
         return _NO_PLACE + _replaced(definition)
     if definition.schema.mutates:
         return "it writes to its arguments, and a call that it fails could not be answered again"
     return None
+
+
+def _package(definition: KernelDefinition, backend: str) -> bool:
+    """Whether a backend calls another project's package, which the engine's environment does not have."""
+    return isinstance(definition.backend(backend), PackageBackend)
 
 
 def _replaced(definition: KernelDefinition) -> str:

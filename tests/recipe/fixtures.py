@@ -26,6 +26,14 @@ def passed(reason: str = "all is well") -> tuple[Check, ...]:
     return (Check(name="check", verdict=Verdict.PASS, reason=reason),)
 
 
+def with_kernels(recorded: LaunchSpec, folder: str = "/store/kernels of it") -> LaunchSpec:
+    """A launch with accepted kernels, as the service stage makes it."""
+    seen = "/kernels" if recorded.runtime == "docker" else folder
+    priority = ("--ir-op-priority", '{"rms_norm": ["day0", "native"]}')
+    env = {**recorded.env, "PYTHONPATH": f"/own:{seen}"}
+    return recorded.model_copy(update={"command": (*recorded.command, *priority), "env": env, "kernels": folder})
+
+
 def launch(
     runtime: Runtime = "process", model_path: str = "/models/small model", name: str = "org/small"
 ) -> LaunchSpec:

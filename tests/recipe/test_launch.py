@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tasks.recipe import launch
-from tests.recipe.fixtures import HOSTILE
+from tests.recipe.fixtures import HOSTILE, with_kernels
 from tests.recipe.fixtures import launch as spec
 
 NAMES = ["org/small", HOSTILE]
@@ -26,7 +26,7 @@ text = st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1, max_s
 def run_script(script: str, folder: Path, **env: str) -> dict[str, Any]:
     """Run a launch script whose engine only tells its arguments and variables."""
     python = folder / "environment of it" / "bin" / "python"
-    python.parent.mkdir(parents=True)
+    python.parent.mkdir(parents=True, exist_ok=True)
     tell = "print(json.dumps({'argv': sys.argv[1:], 'env': dict(os.environ)}))"
     python.write_text(f"#!{sys.executable}\nimport json, os, sys\n{tell}\n")
     python.chmod(python.stat().st_mode | stat.S_IXUSR)
@@ -141,3 +141,42 @@ def test_a_container_runs_the_same_engine_on_its_own_address() -> None:
     assert command[command.index("--port") + 1] == "8000"
     assert command[command.index("--model") + 1] == "/model"
     assert launch.container_command(spec("docker")) == list(spec("docker").command)
+
+
+@pytest.mark.parametrize("folder", ["/store/kernels of it", f"/store/{HOSTILE}"])
+def test_the_script_gives_the_engine_the_kernels_beside_it(tmp_path: Path, folder: str) -> None:
+    recorded = with_kernels(spec(), folder)
+    told = run_script(launch.launch_script(recorded, 8000), tmp_path)
+    assert told["env"]["PYTHONPATH"] == f"/own:{tmp_path / 'kernels'}"
+    assert told["argv"][-2:] == ["--ir-op-priority", '{"rms_norm": ["day0", "native"]}']
+    elsewhere = run_script(launch.launch_script(recorded, 8000), tmp_path, KERNELS_DIR="/else where")
+    assert elsewhere["env"]["PYTHONPATH"] == "/own:/else where"
+    assert not Path("/tmp/day0-pwned").exists()
+
+
+def test_containers_have_the_kernels_read_only_whatever_runtime_the_evidence_is_from(tmp_path: Path) -> None:
+    for recorded in (with_kernels(spec()), with_kernels(spec("docker"))):
+        engine = yaml.safe_load(launch.compose_file(recorded, 8000))["services"]["engine"]
+        assert engine["volumes"][1] == {
+            "type": "bind", "source": "./kernels", "target": "/kernels", "read_only": True
+        }  # fmt: skip
+        assert engine["environment"]["PYTHONPATH"] == "/own:/kernels"
+        assert engine["command"][-2] == "--ir-op-priority"
+        deployment, _ = yaml.safe_load_all(launch.kubernetes_manifests(recorded, 8000))
+        pod = deployment["spec"]["template"]["spec"]
+        assert {"name": "kernels", "mountPath": "/kernels", "readOnly": True} in pod["containers"][0]["volumeMounts"]
+        assert {v["name"] for v in pod["volumes"]} == {"model", "kernels", "tmp", "shm"}
+        assert {"name": "PYTHONPATH", "value": "/own:/kernels"} in pod["containers"][0]["env"]
+    script = launch.launch_script(with_kernels(spec("docker")), 8000)
+    assert '"type=bind,source=$KERNELS_DIR,target=/kernels,readonly"' in script
+    assert "PYTHONPATH=/own:/kernels" in script
+
+
+def test_without_kernels_nothing_speaks_of_them() -> None:
+    for recorded in (spec(), spec("docker")):
+        for written in (
+            launch.launch_script(recorded, 8000),
+            launch.compose_file(recorded, 8000),
+            launch.kubernetes_manifests(recorded, 8000),
+        ):
+            assert "kernels" not in written.lower()

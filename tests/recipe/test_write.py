@@ -9,13 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from day0.artifacts.kernels import EnginePlugin, GivenKernel
 from day0.errors import Day0Error
-from day0.files import sha256_file
-from day0.verdict import Check, Verdict
+from day0.files import file_ref, sha256_file
+from day0.verdict import FOLLOW_UP, Check, Verdict
 from tasks.recipe.evidence import Evidence
 from tasks.recipe.settings import RecipeSettings
 from tasks.recipe.write import write_recipe
-from tests.recipe.fixtures import HOSTILE, evidence
+from tests.recipe.fixtures import HOSTILE, evidence, with_kernels
 
 
 class Page(HTMLParser):
@@ -154,3 +155,34 @@ def test_the_same_evidence_makes_the_same_recipe(tmp_path: Path) -> None:
         (tmp_path / name).mkdir()
         digests.append(write_recipe(evidence(), tmp_path / name, RecipeSettings()).digest)
     assert digests[0] == digests[1]
+
+
+def test_the_kernels_that_were_tested_are_handed_over_and_what_they_failed_is_named(tmp_path: Path) -> None:
+    tree, folder = tmp_path / "tree", tmp_path / "recipe"
+    (tree / "day0_kernels" / "norm").mkdir(parents=True)
+    (tree / "day0_kernels" / "norm" / "norm.so").write_bytes(b"library")
+    (tree / "day0_kernels" / "__pycache__").mkdir()
+    (tree / "day0_kernels" / "__pycache__" / "x.pyc").write_bytes(b"made by the engine")
+    case = evidence()
+    given = GivenKernel(name="norm", backend="cpu", places=("vllm_ir::rms_norm",))
+    plugin = EnginePlugin(arguments=(), env={}, kernels=(given,))
+    sentence = "kernel norm failed 3 calls <b>"
+    check = Check(name="given", verdict=Verdict.PASS, reason="given", measured={FOLLOW_UP: [sentence]})
+    files = (file_ref(tree, "day0_kernels/norm/norm.so"),)
+    case = replace(
+        case,
+        kernels=case.kernels.model_copy(update={"plugin": plugin, "files": files, "checks": (check,)}),
+        service=case.service.model_copy(update={"launch": with_kernels(case.service.launch, str(tree))}),
+    )
+    folder.mkdir()
+    recipe = write_recipe(case, folder, RecipeSettings(), kernels=tree)
+    assert recipe.verdict is Verdict.PASS, recipe.reason
+    there = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+    assert {ref.name for ref in recipe.files} == there
+    assert {name for name in there if name.startswith("kernels/")} == {"kernels/day0_kernels/norm/norm.so"}
+    readme = (folder / "README.md").read_text()
+    assert "- kernel norm failed 3 calls ‹b›" in readme
+    assert "accepted kernels in `kernels/`: norm" in readme
+    page = Page((folder / recipe.report).read_text())
+    assert sentence in page.text
+    assert str(tree) not in (folder / "launch.sh").read_text()

@@ -14,12 +14,14 @@ from day0.artifacts.service import LaunchSpec
 from day0.endpoint import EngineDied
 from day0.errors import InputError, Unavailable
 from day0.image import docker_client
+from day0.verdict import Verdict
 from tasks.service import registry
 from tasks.service.container import reap_containers, security_of, start_container, state_reason
 from tasks.service.engine import EngineConfig
 from tasks.service.environment import prepare
 from tasks.service.launch import CONTAINER_PORT, check_readable, launch_spec
 from tasks.service.session import EngineSession
+from tasks.service.task import _fenced
 from tests.models.tiny import make_tiny_llama
 from tests.service.stub import FAILING, READY
 from tests.service.test_engine import ARGS, resharded
@@ -108,6 +110,32 @@ def test_a_container_is_fenced_in_and_removed(scripted_container: Scripted, clie
         assert container.labels["day0.owner"].startswith(f"{os.getpid()}:")
     with pytest.raises(docker.errors.NotFound):
         client.containers.get(f"day0-{started.name}")
+
+
+@pytest.mark.docker
+def test_kernels_are_mounted_read_only_and_what_is_written_of_them_is_read(
+    scripted_container: Scripted, client: Any, tmp_path: Path
+) -> None:
+    kernels = tmp_path / "kernels"
+    kernels.mkdir()
+    kernels.chmod(0o755)
+    writes = (
+        "import os, pathlib; folder = pathlib.Path(os.environ['DAY0_KERNEL_USES']); folder.mkdir()\n"
+        "for n in (1, 2): (folder / f'{n}.json').write_text(f'[{n}]')\n"
+    )
+    spec = scripted_container(writes + READY).model_copy(update={"kernels": str(kernels)})
+    with EngineSession("test") as session:
+        started = session.start(spec)
+        assert started.security["mounts"] == [
+            {"source": spec.model_path, "target": "/model", "read_only": True},
+            {"source": str(kernels), "target": "/kernels", "read_only": True},
+        ]
+        assert _fenced(started.security).verdict is Verdict.PASS
+        container = client.containers.get(f"day0-{started.name}")
+        assert container.exec_run(["touch", "/kernels/x"]).exit_code != 0
+        assert started.endpoint.kernel_uses is not None
+        assert started.endpoint.kernel_uses() == [b"[1]", b"[2]"]
+    assert started.endpoint.kernel_uses() == []
 
 
 @pytest.mark.docker
