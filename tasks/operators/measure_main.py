@@ -13,7 +13,8 @@ import signal
 import sys
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -169,18 +170,15 @@ class Bench:
     def _time(self, call: Call, tried: Tried) -> None:
         if tried.errors:
             return
-        threads = torch.get_num_threads()
-        # On a busy machine threads that wait for each other take a hundred times as long as the work.
-        torch.set_num_threads(1)
         inputs, seconds, result = make_inputs(call, self.generator), [], None
-        for _ in range(TIMES):
-            args, kwargs = inputs.on(self.device)
-            self._wait(args)
-            began = time.perf_counter()
-            result = call.operator(*args, **kwargs)
-            self._wait(result)
-            seconds.append(time.perf_counter() - began)
-        torch.set_num_threads(threads)
+        with one_thread():
+            for _ in range(TIMES):
+                args, kwargs = inputs.on(self.device)
+                self._wait(args)
+                began = time.perf_counter()
+                result = call.operator(*args, **kwargs)
+                self._wait(result)
+                seconds.append(time.perf_counter() - began)
         view = any(r.alias_info is not None and not r.alias_info.is_write for r in call.operator._schema.returns)
         its = cost(call.name, operands((args, kwargs)), operands(result), is_view=view)
         if its.flops is not None and its.bytes is not None:
@@ -200,7 +198,8 @@ class Bench:
         try:
             x = torch.ones(1 << 22, dtype=torch.float32).to(self.device)
             m = torch.ones(512, 512, dtype=getattr(torch, dtype)).to(self.device)
-            return seconds(x.clone) / (8 << 22), seconds(lambda: torch.mm(m, m)) / (2 * 512**3)
+            with one_thread():
+                return seconds(x.clone) / (8 << 22), seconds(lambda: torch.mm(m, m)) / (2 * 512**3)
         except (RuntimeError, NotImplementedError):
             return 0.0, 0.0
 
@@ -211,6 +210,17 @@ class Bench:
             module.synchronize()
         elif found := [t for t in tensors(result) if t.numel()]:
             found[-1].cpu()
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """For timing: on a busy machine threads that wait for each other take a hundred times as long as the work."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def _on_cpu(call: Call, inputs: Inputs) -> tuple[Any, Any]:

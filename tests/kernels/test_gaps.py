@@ -9,11 +9,20 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from day0.artifacts.kernels import Kernel
+from day0.artifacts.operators import Measurement
 from day0.errors import InputError
 from day0.home import PROJECT
+from day0.target_operators import Device, device_of
 from day0.verdict import Verdict
 from flows.commands.kernels import command
+from tasks.kernels import gaps
+from tasks.kernels.acceptance.run import verdict
+from tasks.kernels.definition import KernelDefinition
+from tasks.kernels.find import find_kernel
 from tasks.kernels.gaps import fill_gaps, offered
+from tasks.operators.evidence import Evidence
+from tasks.operators.records import Measured
 from tasks.operators.scan import judge
 from tests.operators.captures import dispatcher, listed, make_capture, settings
 
@@ -66,3 +75,36 @@ def test_a_backend_that_kernels_do_not_have_is_named(tmp_path: Path, monkeypatch
     monkeypatch.setenv("DAY0_CONFIGS", str(tmp_path))
     with pytest.raises(InputError, match=r"gaudi\.yaml: kernels: 'tpc' is none of cpu, "):
         offered("gaudi3")
+
+
+def test_what_is_wrong_is_a_gap_and_what_is_slow_is_tried_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    called: list[str] = []
+
+    def tried(definition: KernelDefinition, backend: str, device: Device | None) -> Kernel:
+        assert device == device_of("cpu")
+        called.append(definition.name)
+        return verdict(definition, backend, Verdict.FAIL if definition.name == "rotary" else Verdict.PASS, "a reason")
+
+    names = {"gated_activation": "aten::mul.Tensor", "fused_add_rms_norm": "aten::mm", "rotary": "aten::view"}
+    monkeypatch.setattr(gaps, "tried", tried)
+    monkeypatch.setattr(gaps, "offered", lambda _: tuple((_replacing(n, its), "cpu") for n, its in names.items()))
+    measured = (
+        Measured(overload="aten::mm", works=False, wrong=True),
+        Measured(overload="aten::mul.Tensor", works=True, slow=True),
+        Measured(overload="aten::view", works=True, slow=True),
+    )
+    report = judge({}, settings(dispatcher(), "cpu"), make_capture(), Evidence(Measurement(), measured))
+    bundle = fill_gaps(report)
+    assert called == ["fused_add_rms_norm", "gated_activation", "rotary"]  # gaps first
+    assert bundle.verdict is Verdict.PASS
+    assert bundle.unmet == ()
+    assert bundle.reason == (
+        "all 1 operators that cpu lacks have an accepted kernel: aten::mm (wrong): fused_add_rms_norm for cpu; "
+        "accepted also for what is slow there: aten::mul.Tensor (gated_activation for cpu)"
+    )
+
+
+def _replacing(name: str, operator: str) -> KernelDefinition:
+    definition = find_kernel(name)
+    definition.file = definition.file.model_copy(update={"replaces": (operator,)})
+    return definition
