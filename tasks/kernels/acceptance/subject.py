@@ -106,8 +106,8 @@ class Subject:
             if torch.device(self.device).type == "cuda":
                 torch.cuda.synchronize()
             return returned
-        except Fault:
-            raise
+        except Fault as fault:  # of the device's memory: see bridge.py
+            raise Fault(fault.kind, f"{place}: {fault}") from fault
         except Exception as error:  # whatever a kernel raises is its fault, by name
             raise Fault("raised", f"{place}: {brief(error)}") from error
 

@@ -1,0 +1,5 @@
+"""A vendor's module whose driver ends the process."""
+
+import os
+
+os.abort()
