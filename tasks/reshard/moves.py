@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from math import gcd
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -136,6 +137,36 @@ def covers(moves: Sequence[Strided]) -> list[Cover]:
     return found
 
 
+class Columns(NamedTuple):
+    """A cover whose moves are the columns of one table, side by side and as wide as each other."""
+
+    rows: int
+    stride: int
+    run: int
+    columns: list[Strided]
+
+
+def columns_of(cover: Cover) -> Columns | None:
+    """As a table, whole rows of which can be read and divided in one call; None: it is not one."""
+    columns = [move for move in cover.moves if isinstance(move, Strided)]
+    rows, run, stride = columns[0].rows, columns[0].run, columns[0].stride
+    alike = all(
+        (move.begin, move.rows, move.run, move.stride) == (cover.begin + number * run, rows, run, stride)
+        for number, move in enumerate(columns)
+    )
+    return Columns(rows, stride, run, columns) if alike and len(columns) == len(cover.moves) else None
+
+
+def long_runs(move: Strided, at_least: int) -> Iterator[Move]:
+    """The rows of a move one by one where they are as long as that, and otherwise the move as it is."""
+    if move.run < at_least:
+        yield move
+        return
+    for row in range(move.rows):
+        begin = move.begin + row * move.stride
+        yield Run(move.target, move.target_offset + row * move.run, begin, begin + move.run)
+
+
 def gather(block: Bytes, begin: int, move: Strided, out: Bytes) -> tuple[int, int]:
     """Put what of the move lies in the block, which starts at `begin`, into `out`.
 
@@ -159,7 +190,7 @@ def gather(block: Bytes, begin: int, move: Strided, out: Bytes) -> tuple[int, in
         first, start = first + 1, start + stride
     whole = min(last, (end - move.begin - run) // stride + 1) - first
     if whole > 0:
-        _copy_rows(block, start, out, filled, whole, run, stride)
+        copy_rows(block, start, out, filled, whole, run, stride)
         filled += whole * run
         first, start = first + whole, start + whole * stride
     if first < last:  # this row goes on in the next block
@@ -169,10 +200,16 @@ def gather(block: Bytes, begin: int, move: Strided, out: Bytes) -> tuple[int, in
     return offset, filled
 
 
-def _copy_rows(block: Bytes, start: int, out: Bytes, filled: int, rows: int, run: int, stride: int) -> None:
-    """One call whatever the number of rows; short rows are copied as words where they lie on word boundaries."""
-    width = gcd(run, stride, block.ctypes.data + start, out.ctypes.data + filled, 8) if run <= 64 else 1
-    kind = np.dtype(f"u{width}")
-    shape = (rows, run // width)
-    source = np.ndarray(shape, kind, block.data, start, (stride, width))
+def copy_rows(
+    block: Bytes, start: int, out: Bytes, filled: int, rows: int, run: int, stride: int, columns: int = 1
+) -> None:
+    """Put rows of the block one after another into `out`; of neighbouring columns, all rows of each after the other.
+
+    One call whatever their number, in elements as large as a row. Short rows are copied as words, where they lie on
+    word boundaries.
+    """
+    width = gcd(run, stride, block.ctypes.data + start, out.ctypes.data + filled, 8) if run <= 64 else run
+    kind = np.dtype(f"u{width}") if run <= 64 else np.dtype((np.void, run))
+    shape = (columns, rows, run // width)
+    source = np.ndarray(shape, kind, block.data, start, (run, stride, width))
     np.ndarray(shape, kind, out.data, filled)[...] = source

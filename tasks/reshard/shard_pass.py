@@ -22,15 +22,31 @@ from day0.errors import CheckFailed
 from day0.hash_cache import claim
 from tasks.reshard.hashing import Buffer, BufferPool, Control, FileHash, Helpers, Stopped
 from tasks.reshard.jobs import FinishJob, ShardJob, ShardResult, State, state_of
-from tasks.reshard.moves import Cover, Move, Run, Strided, Sweep, copied, covers, gather, moves_of, shared_span
+from tasks.reshard.moves import (
+    Columns,
+    Cover,
+    Move,
+    Run,
+    Strided,
+    Sweep,
+    columns_of,
+    copied,
+    copy_rows,
+    covers,
+    gather,
+    long_runs,
+    moves_of,
+    shared_span,
+)  # fmt: skip
 from tasks.reshard.reflink import clone_range
-from tasks.reshard.targets import Finished, Targets
+from tasks.reshard.targets import Finished, Targets, write_at
 from tasks.reshard.writes import Stream
 
 _COPY = 16 << 20  # bytes a call of copy_file_range, so that a deadline is noticed
 _AHEAD = 16 << 20  # a disk reads on while a block is hashed and written
 _STEP = 4 << 20
 _DROP = 32 << 20
+LONG_ROW = 128 << 10  # from here on the kernel copies a row by itself: no slower than gathering it, and no buffer
 _CANNOT_COPY = (errno.EXDEV, errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS, errno.EPERM, errno.EBADF, errno.EIO)
 
 
@@ -147,6 +163,7 @@ class ShardPass:
 
     def _copy_all(self, moves: Sequence[Move], converted: Sequence[Stream]) -> None:
         """Without hashes the kernel copies the runs, and only what is gathered or converted is read."""
+        moves = [m for move in moves for m in (long_runs(move, LONG_ROW) if isinstance(move, Strided) else (move,))]
         strided = [move for move in moves if isinstance(move, Strided)]
         todo: list[tuple[int, Run | Stream | Cover]] = [(m.begin, m) for m in moves if isinstance(m, Run) and m.write]
         todo += [(stream.inputs[0].begin, stream) for stream in converted]
@@ -155,30 +172,34 @@ class ShardPass:
         try:
             self.drain()
         finally:  # the source is closed next: nobody may be reading it any more
+            self.todo.clear()
             with self.changed:
-                self.todo.clear()
                 self.changed.wait_for(lambda: not self.copying)
         if self.failed:
             raise Stopped  # the thread that failed says why
 
     def drain(self) -> None:
-        """Copy what of this shard nobody has begun, while idle threads do the same."""
-        while True:
-            self.helpers.offer(self)
-            with self.changed:
-                if not self.todo:
+        """Copy what of this shard nobody has begun, while idle threads do the same.
+
+        What is done for each run costs all threads time: while one holds the interpreter, the others wait for it.
+        """
+        with self.changed:
+            self.copying += 1
+        try:
+            while True:
+                self.helpers.offer(self)
+                try:
+                    what = self.todo.popleft()
+                except IndexError:
                     return
-                what = self.todo.popleft()
-                self.copying += 1
-            try:
                 self._copy(what)
-            except BaseException:
-                self.failed = True
-                raise
-            finally:
-                with self.changed:
-                    self.copying -= 1
-                    self.changed.notify_all()
+        except BaseException:
+            self.failed = True
+            raise
+        finally:
+            with self.changed:
+                self.copying -= 1
+                self.changed.notify_all()
 
     def _copy(self, what: Run | Stream | Cover) -> None:
         if isinstance(what, Run):
@@ -187,8 +208,38 @@ class ShardPass:
                 self._drop(what.begin)
         elif isinstance(what, Stream):
             self._convert(what)
+        elif table := columns_of(what):
+            self._copy_columns(what, table)
         else:
             self._blocks(what.begin, what.end, Sweep(what.moves))
+
+    def _copy_columns(self, cover: Cover, table: Columns) -> None:
+        """Read whole rows, as many at once as fit, and write each target's columns of them."""
+        rows, stride, run, columns = table
+        if stride > self.buffers.size:
+            self._blocks(cover.begin, cover.end, Sweep(cover.moves))
+            return
+        blocks = -(-rows // (self.buffers.size // stride))
+        at_once = -(-rows // blocks)
+        for first in range(0, rows, at_once):
+            self.control.check()
+            begin, count = cover.begin + first * stride, min(at_once, rows - first)
+            end = min(begin + count * stride, cover.end)
+            self._ahead(end)
+            block, staging = self.buffers.take(), self.buffers.take()
+            try:
+                read_at(self.source, block.view[: end - begin], begin, self.job.name)
+                copy_rows(block.array, 0, staging.array, 0, count, run, stride, len(columns))
+                size = count * run
+                for number, move in enumerate(columns):
+                    part = staging.view[number * size : (number + 1) * size]
+                    write_at(self.targets.descriptor(move.target), part, move.target_offset + first * run)
+            finally:
+                staging.release()
+                block.release()
+            self.control.add(end - begin)
+            if self.job.drop_behind:
+                self._drop(end)
 
     def _blocks(self, begin: int, end: int, sweep: Sweep) -> None:
         """Read [begin, end) block by block and move what is in each."""

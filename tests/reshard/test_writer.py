@@ -42,14 +42,16 @@ def elsewhere(function: Callable[[Any], Any], jobs: Sequence[Any], each: Callabl
     hashes=st.booleans(),
     threads=st.integers(1, 4),
     block=st.sampled_from([64, 100, 1000, 1 << 20]),
+    long_row=st.sampled_from([16, 1 << 20]),
     fan_out=st.sampled_from([None, elsewhere]),
 )
 def test_any_plan_is_carried_out_to_the_byte(
-    seed: int, shards: int, shuffle: bool, hashes: bool, threads: int, block: int, fan_out: Any
+    seed: int, shards: int, shuffle: bool, hashes: bool, threads: int, block: int, long_row: int, fan_out: Any
 ) -> None:
     with tempfile.TemporaryDirectory() as scratch, pytest.MonkeyPatch.context() as patch:
         for module in (writer, shard_pass):
             patch.setattr(module, "buffers_for", lambda threads: (block, 3 * threads + 2))
+        patch.setattr(shard_pass, "LONG_ROW", long_row)
         case = make_case(Path(scratch) / "m", seed, shards=shards, shuffle=shuffle)
         root = Path(scratch) / "out"
         root.mkdir()
