@@ -22,7 +22,7 @@ CASES: list[dict[str, Any]] = [
     _case(576, 1536, note="rows that end within a block"),
     _case(256, 512, matrices=4, note="a stack of experts"),
     _case(0, 7168),
-    _case(300000, 7168, huge=True, note="more than 2^31 numbers"),
+    _case(300032, 7168, huge=True, note="more than 2^31 numbers"),
     _case(2048, 7168, bench=True, note="DeepSeek-V3, an expert's weight"),
     _case(18432, 7168, bench=True, note="DeepSeek-V3, dense layer"),
 ]
@@ -37,3 +37,14 @@ def make(case: dict[str, Any], dtype: torch.dtype, generator: torch.Generator, d
     scales = torch.rand(*stack, *blocks, generator=generator, device=device, dtype=torch.float32) / 100 + 1e-5
     codes = codes.clamp(-448, 448).to(torch.float8_e4m3fn)
     return codes, scales, case["block_rows"], case["block_columns"], dtype
+
+
+def huge(case: dict[str, Any], dtype: torch.dtype, generator: torch.Generator, placed: Any) -> tuple[Any, ...]:
+    """Blocks of rows among zeros, of which the last lies beyond 2^31 elements of codes and results."""
+    height, blocks = case["block_rows"], case["rows"] // case["block_rows"]
+    at = torch.tensor([0, blocks // 2, blocks - 1])
+    small = make({**case, "rows": len(at) * height}, dtype, generator, str(generator.device))
+    codes, scales, *rest = small
+    stacked = codes.view(len(at), height, case["columns"])
+    args = (placed(stacked, blocks, at).view(case["rows"], case["columns"]), placed(scales, blocks, at), *rest)
+    return args, small, lambda outputs: (outputs[0].view(blocks, height, -1)[at].flatten(0, 1),)

@@ -40,3 +40,11 @@ def make(case: dict[str, Any], dtype: torch.dtype, generator: torch.Generator, d
     if case.get("zeros"):
         x[::2] = 0
     return x.to(dtype), case["block_rows"], case["block_columns"], case["power_of_two"]
+
+
+def huge(case: dict[str, Any], dtype: torch.dtype, generator: torch.Generator, placed: Any) -> tuple[Any, ...]:
+    """Rows among zeros, of which the last lie beyond 2^31 elements of arguments and results."""
+    at = torch.tensor([0, 1, case["rows"] // 2, case["rows"] - 2, case["rows"] - 1])
+    small = make({**case, "rows": len(at)}, dtype, generator, str(generator.device))
+    args = (placed(small[0], case["rows"], at), *small[1:])
+    return args, small, lambda outputs: tuple(output[at] for output in outputs)

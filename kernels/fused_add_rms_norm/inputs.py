@@ -31,3 +31,12 @@ def make(case: dict[str, Any], dtype: torch.dtype, generator: torch.Generator, d
 
     x, residual = normal(rows, hidden).to(dtype), (8 * normal(rows, hidden)).to(dtype)
     return x, residual, (1 + 0.2 * normal(hidden)).to(dtype), 1e-6
+
+
+def huge(case: dict[str, Any], dtype: torch.dtype, generator: torch.Generator, placed: Any) -> tuple[Any, ...]:
+    """Rows among zeros, of which the last lie beyond 2^31 elements of arguments and results."""
+    at = torch.tensor([0, 1, case["rows"] // 2, case["rows"] - 2, case["rows"] - 1])
+    small = make({**case, "rows": len(at)}, dtype, generator, str(generator.device))
+    x, residual, *rest = small
+    args = (*(placed(tensor, case["rows"], at) for tensor in (x, residual)), *rest)
+    return args, small, lambda outputs: tuple(output[at] for output in outputs)

@@ -21,7 +21,7 @@ CASES: list[dict[str, Any]] = [
     {"rows": 2, "size": 4096, "activation": "gelu"},
     {"rows": 3, "size": 18432, "note": "DeepSeek-V3, dense layer"},
     {"rows": 0, "size": 4096},
-    {"rows": 80000, "size": 14336, "huge": True, "note": "more than 2^31 numbers"},
+    {"rows": 150000, "size": 14336, "huge": True, "note": "more than 2^31 results"},
     {"rows": 1, "size": 14336, "bench": True, "note": "Llama 3 8B, decode"},
     {"rows": 16, "size": 14336, "bench": True},
     {"rows": 4096, "size": 8192, "bench": True, "note": "prefill"},
@@ -35,3 +35,11 @@ def make(case: dict[str, Any], dtype: torch.dtype, generator: torch.Generator, d
     x = 3 * torch.randn(case["rows"], 2 * case["size"], generator=generator, device=device, dtype=torch.float32)
     options = (case.get("limit"), case.get("alpha", 1.0), case.get("beta", 0.0), case.get("interleaved", False))
     return x.to(dtype), case.get("activation", "silu"), *options
+
+
+def huge(case: dict[str, Any], dtype: torch.dtype, generator: torch.Generator, placed: Any) -> tuple[Any, ...]:
+    """Rows among zeros, of which the last lie beyond 2^31 elements of arguments and results."""
+    at = torch.tensor([0, 1, case["rows"] // 2, case["rows"] - 2, case["rows"] - 1])
+    small = make({**case, "rows": len(at)}, dtype, generator, str(generator.device))
+    args = (placed(small[0], case["rows"], at), *small[1:])
+    return args, small, lambda outputs: tuple(output[at] for output in outputs)

@@ -51,3 +51,19 @@ def make(case: dict[str, Any], dtype: torch.dtype, generator: torch.Generator, d
         count = heads if case.get("by_head") else 1
         scales = [0.05 + torch.rand(count, generator=generator, device=device, dtype=torch.float32) for _ in sizes]
     return *new, *caches, slots, *scales
+
+
+def huge(case: dict[str, Any], dtype: torch.dtype, generator: torch.Generator, placed: Any) -> tuple[Any, ...]:
+    """A few tokens among padding, and blocks of the caches, of which the last lie beyond 2^31 elements."""
+    tokens, block = case["tokens"], case["block_size"]
+    which = torch.arange(40) * (tokens - 1) // 39
+    small = make({**case, "tokens": len(which)}, dtype, generator, str(generator.device))
+    key, value, key_cache, value_cache, slots, *scales = small
+    blocks, few = 4 * tokens // 3 // block, len(key_cache)
+    at = torch.arange(few) * (blocks - 1) // (few - 1)
+    where = at.to(slots.device)[slots // block] * block + slots % block
+    spread = torch.full((tokens,), -1, device=slots.device, dtype=slots.dtype)
+    spread[which.to(slots.device)] = where
+    new = (placed(tensor, tokens, which) for tensor in (key, value))
+    caches = (placed(tensor, blocks, at) for tensor in (key_cache, value_cache))
+    return (*new, *caches, spread, *scales), small, lambda outputs: tuple(cache[at] for cache in outputs)

@@ -26,7 +26,7 @@ CASES: list[dict[str, Any]] = [
     _case(1, 3000, 128, 4, 192, value_size=128, note="32 query heads for each"),
     _case(4, 40, 8, 2, 128, empty=True, note="sequences of no length"),
     _case(0, 16, 8, 2, 128),
-    _case(1, 1100000, 8, 8, 256, huge=True, note="more than 2^31 numbers in the cache"),
+    _case(3, 40, 16, 8, 256, blocks=70000, huge=True, note="more than 2^31 numbers in each cache"),
     _case(32, 1024, 32, 8, 128, bench=True, note="Llama 3 8B"),
     _case(1, 32768, 32, 8, 128, bench=True),
     _case(8, 8192, 64, 8, 128, bench=True, note="Llama 3 70B"),
@@ -63,3 +63,14 @@ def make(case: dict[str, Any], dtype: torch.dtype, generator: torch.Generator, d
         scales = [0.5 + torch.rand(count, generator=generator, device=device, dtype=torch.float32) for _ in caches]
     options = (case["key_size"] ** -0.5, case.get("soft_cap"), case["window"] or None)
     return query, *caches, table, lengths, *options, *scales
+
+
+def huge(case: dict[str, Any], dtype: torch.dtype, generator: torch.Generator, placed: Any) -> tuple[Any, ...]:
+    """A few blocks far apart, of which the last lies beyond 2^31 elements of the caches."""
+    small = make(case, dtype, generator, str(generator.device))
+    query, key_cache, value_cache, table, *rest = small
+    few = len(key_cache)
+    at = torch.arange(few) * (case["blocks"] - 1) // (few - 1)
+    caches = (placed(cache, case["blocks"], at) for cache in (key_cache, value_cache))
+    far = at.to(table.device)[table.long()].to(torch.int32)
+    return (query, *caches, far, *rest), small, lambda outputs: outputs

@@ -31,7 +31,7 @@ CASES: list[dict[str, Any]] = [
     _case(9, 8, 2, 128, 128, fused=True, note="slices of one query-key-value row"),
     _case(9, 128, 1, 192, 64, True, fused=True, note="DeepSeek-V3"),
     _case(0, 8, 2, 128, 128),
-    _case(70000, 128, 128, 128, 128, huge=True, note="more than 2^31 numbers"),
+    _case(132000, 128, 1, 128, 128, huge=True, note="more than 2^31 numbers in the queries"),
     _case(1, 64, 8, 128, 128, bench=True, note="Llama 3 70B, decode"),
     _case(16, 64, 8, 128, 128, bench=True),
     _case(4096, 64, 8, 128, 128, bench=True, note="Llama 3 70B, prefill"),
@@ -54,3 +54,12 @@ def make(case: dict[str, Any], dtype: torch.dtype, generator: torch.Generator, d
     cos_sin = torch.cat((angles.cos(), angles.sin()), dim=-1).to(torch.float32)
     positions = torch.randint(0, 2048, (tokens,), generator=generator, device=device)
     return positions, query, key, cos_sin, case["interleaved"]
+
+
+def huge(case: dict[str, Any], dtype: torch.dtype, generator: torch.Generator, placed: Any) -> tuple[Any, ...]:
+    """Rows among zeros, of which the last lie beyond 2^31 elements of arguments and results."""
+    at = torch.tensor([0, 1, case["tokens"] // 2, case["tokens"] - 2, case["tokens"] - 1])
+    small = make({**case, "tokens": len(at)}, dtype, generator, str(generator.device))
+    *tensors, cos_sin, interleaved = small
+    args = (*(placed(tensor, case["tokens"], at) for tensor in tensors), cos_sin, interleaved)
+    return args, small, lambda outputs: tuple(output[at] for output in outputs)

@@ -54,3 +54,11 @@ def make(case: dict[str, Any], dtype: torch.dtype, generator: torch.Generator, d
     groups = (case.get("groups", 1), case.get("groups_kept", 1))
     options = (case.get("renormalise", True), case.get("scale", 1.0))
     return logits.to(dtype), bias, case["k"], case.get("scoring", "softmax"), *groups, *options
+
+
+def huge(case: dict[str, Any], dtype: torch.dtype, generator: torch.Generator, placed: Any) -> tuple[Any, ...]:
+    """Rows among zeros, of which the last lie beyond 2^31 elements of the logits."""
+    at = torch.tensor([0, 1, case["tokens"] // 2, case["tokens"] - 2, case["tokens"] - 1])
+    small = make({**case, "tokens": len(at)}, dtype, generator, str(generator.device))
+    args = (placed(small[0], case["tokens"], at), *small[1:])
+    return args, small, lambda outputs: tuple(output[at] for output in outputs)

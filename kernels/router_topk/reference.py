@@ -19,11 +19,12 @@ def reference(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Weights, float32, and experts, int32, both (tokens, k), for logits (tokens, experts), best first.
 
-    `scoring` is `softmax`, `sigmoid` or `sqrtsoftplus` (the root of log(1 + e^x), DeepSeek-V4). Experts are chosen by score + bias (experts,), float32, and weighted by the
-    score alone. With several groups, each of experts / groups neighbours, only those of the `groups_kept` best groups
-    are chosen from; a group counts as its best expert or, with a bias, the sum of its best two (DeepSeek-V3). Weights
-    are divided by their sum where renormalised, and multiplied by `scale`. Of equal scores the lower index is better;
-    a NaN is the best of all, as torch's sort has it.
+    `scoring` is `softmax`, `sigmoid` or `sqrtsoftplus` (the root of log(1 + e^x), DeepSeek-V4). Experts are chosen
+    by score + bias (experts,), float32, and weighted by the score alone. With several groups, each of experts /
+    groups neighbours, only those of the `groups_kept` best groups are chosen from; a group counts as its best
+    expert or, with a bias, the sum of its best two (DeepSeek-V3). Weights are divided by their sum where
+    renormalised, and multiplied by `scale`. Of equal scores the lower index is better; a NaN is the best of all, as
+    torch's sort has it.
     """
     tokens, experts = logits.shape
     scores = _scores(logits, scoring)

@@ -238,6 +238,11 @@ class KernelDefinition:
         """`make(case, dtype, generator, device)`: the operator's arguments."""
         return function_of(self._inputs, "make")
 
+    @property
+    def huge(self) -> Callable[..., Any]:
+        """`huge(case, dtype, generator, placed)`: the arguments of a huge case, see kernels/README.md."""
+        return function_of(self._inputs, "huge")
+
     @cached_property
     def cases(self) -> tuple[dict[str, Any], ...]:
         """CASES of inputs.py, each checked against the formulas of bytes and FLOPs.

@@ -18,6 +18,7 @@ from day0.artifacts.kernels import KernelBundle
 from day0.artifacts.operators import OperatorReport
 from day0.errors import InputError
 from day0.kernel_uses import KernelUse
+from tasks.kernels.acceptance.huge import MOST
 from tasks.kernels.build import build
 from tasks.kernels.definition import CompiledBackend, KernelDefinition
 from tasks.kernels.find import find_kernel
@@ -48,12 +49,14 @@ class Dispatch:
         library: Path | None = None,
         *,
         wrong: bool = False,
+        elements: int | None = None,
     ) -> None:
         """Have a kernel answer the calls of `overload` (`aten::silu`, `aten::mul.Tensor`) for this key.
 
         Args:
             library: the built library of a compiled backend.
             wrong: what the device has there gives wrong results: where the kernel fails, the CPU answers.
+            elements: the most that a tensor had when the kernel was accepted; larger ones are not given to it.
 
         Raises:
             InputError: the kernel does not stand for this operator, takes other arguments, cannot be loaded, or
@@ -69,7 +72,7 @@ class Dispatch:
         target = _overload(overload)
         _check_arguments(definition, target)
         load(definition, backend, library, key=self.key)
-        use = _Use(definition, target, self.key, wrong)
+        use = _Use(definition, target, self.key, wrong, elements)
         registered = torch.library.Library(overload.partition("::")[0], "IMPL")  # type: ignore[no-untyped-call]
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="Warning only once for all operators")  # it is meant to override
@@ -89,7 +92,8 @@ class Dispatch:
             library = build(definition, kernel.backend).path if compiled else None
             for gap in operators.gaps:
                 if gap.name in definition.file.replaces and gap.name not in self._uses:
-                    self.use(definition, kernel.backend, gap.name, library, wrong=gap.measured == "wrong")
+                    wrong, most = gap.measured == "wrong", kernel.error.get("elements", MOST)
+                    self.use(definition, kernel.backend, gap.name, library, wrong=wrong, elements=most)
 
     def close(self) -> None:
         """Take all kernels out again: what was there before is there again."""
@@ -101,10 +105,11 @@ class Dispatch:
 class _Use:
     """What the dispatcher calls in the operator's place."""
 
-    def __init__(self, definition: KernelDefinition, target: Any, key: str, wrong: bool) -> None:
+    def __init__(self, definition: KernelDefinition, target: Any, key: str, wrong: bool, elements: int | None) -> None:
         self.kernel = definition.name
         self.arguments = len(definition.arguments)
         self.dtypes = frozenset(getattr(torch, name) for name in definition.file.dtypes)
+        self.elements = elements
         self.compute = operator(definition)
         self.target = target
         name = target.name()
@@ -152,6 +157,9 @@ class _Use:
         if dtypes and not (dtypes & self.dtypes and all(d in self.dtypes for d in dtypes if d.is_floating_point)):
             given = ", ".join(sorted(str(d).removeprefix("torch.") for d in dtypes))
             raise TypeError(f"the kernel was not accepted for {given}")
+        largest = max((x.numel() for x in bound if isinstance(x, torch.Tensor)), default=0)
+        if self.elements is not None and largest > self.elements:
+            raise ValueError(f"the kernel was accepted for at most {self.elements} elements, and there are {largest}")
         return bound
 
     def _log(self, error: Exception) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ import torch
 from tasks.kernels.acceptance.errors import Judge
 from tasks.kernels.acceptance.examine import Candidate, Examination
 from tasks.kernels.acceptance.faults import Fault
+from tasks.kernels.acceptance.huge import available_memory
 from tasks.kernels.acceptance.repeat_checks import check_stream
 from tasks.kernels.definition import KernelDefinition, Tolerance
 from tests.kernels.conftest import KERNEL_YAML, MakeKernel
@@ -157,3 +159,89 @@ def test_a_kernel_that_does_not_wait_for_the_stream_is_rejected(make_kernel: Mak
     with pytest.raises(Fault, match="the kernel does not wait for the current stream") as raised:
         check_stream(*check)
     assert raised.value.kind == "stream"
+
+
+#: Rows are taken out of a table by their numbers; the table may have more than 2^31 elements.
+TAKEN = {
+    "kernel.yaml": KERNEL_YAML.replace("scale(Tensor x, float by)", "scale(Tensor x, Tensor by)")
+    .replace("2 * size * element", "8 * rows * 64")
+    .replace("flops: size", "flops: rows"),
+    "reference.py": "def reference(x, by):\n    return (x[by],)\n",
+    "inputs.py": """
+import torch
+
+CASES = [{"rows": 9}, {"rows": 2**25 + 8, "huge": True}, {"rows": 2, "bench": True}]
+
+
+def make(case, dtype, generator, device):
+    x = torch.randn(case["rows"], 64, generator=generator, device=device).to(dtype)
+    return x, torch.arange(case["rows"], device=device).flip(0)
+
+
+def huge(case, dtype, generator, placed):
+    small = make({"rows": 3}, dtype, generator, "cpu")
+    at = torch.tensor([0, 2**24, case["rows"] - 1])
+    return (placed(small[0], case["rows"], at), at[small[1]]), small, lambda outputs: outputs
+""",
+}
+
+
+def _by_offset(x: torch.Tensor, by: torch.Tensor, kind: torch.dtype) -> torch.Tensor:
+    """Rows by their elements' offsets in memory, computed in a dtype, which may overflow."""
+    rows = by.to(kind) * torch.tensor(x.stride(0)).to(kind)
+    offsets = rows[:, None] + (torch.arange(64) * x.stride(1)).to(kind)
+    memory = x.as_strided((x.untyped_storage().nbytes() // x.element_size() - x.storage_offset(),), (1,))
+    return memory[offsets.long() % memory.numel()]
+
+
+@pytest.mark.parametrize("contiguous", [False, True], ids=["as they lie", "made contiguous"])
+def test_offsets_beyond_32_bits(make_kernel: MakeKernel, contiguous: bool) -> None:
+    definition = KernelDefinition(make_kernel(**TAKEN))
+
+    def run(kind: torch.dtype) -> Examination:
+        def call(x: torch.Tensor, by: torch.Tensor) -> torch.Tensor:
+            return _by_offset(x.contiguous() if contiguous else x, by, kind)
+
+        examination = Examination(definition, Candidate(call), seed=5)
+        examination.run()
+        examination.huge(1 << 30)
+        return examination
+
+    right = run(torch.int64)
+    assert right.error["not_run"] == []
+    assert right.error["elements"] is None
+    with pytest.raises(Fault, match="rows=33554440" if contiguous else "rows=9, slices far apart") as raised:
+        run(torch.int32)
+    assert raised.value.kind == "error"
+
+
+def test_what_is_too_large_for_the_memory_limits_the_verdict(make_kernel: MakeKernel) -> None:
+    definition = KernelDefinition(make_kernel(**TAKEN))
+    examination = Examination(definition, Candidate(lambda x, by: x[by]), seed=5)
+    examination.huge(1000)
+    assert examination.error["elements"] == 2**31 - 1
+    assert [why.partition(":")[0] for why in examination.error["not_run"]] == [
+        "rows=9, slices far apart",
+        "rows=33554440",
+    ]
+    assert "needs some 0.3 GiB, and 0.0 GiB may be taken" in examination.error["not_run"][1]
+
+
+def test_a_kernel_without_huge_cases_has_the_limit_too(make_kernel: MakeKernel) -> None:
+    examination = Examination(KernelDefinition(make_kernel()), Candidate(lambda x, by: x * by), seed=5)
+    examination.huge(1 << 30)
+    assert (examination.error["elements"], examination.error["not_run"]) == (2**31 - 1, ["no case is huge"])
+
+
+def test_memory_is_what_a_control_group_leaves(tmp_path: Path) -> None:
+    assert available_memory("cpu", tmp_path) == 0
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc/meminfo").write_text("MemTotal: 4000 kB\nMemAvailable: 2000 kB\n")
+    assert available_memory("cpu", tmp_path) == 2000 * 1024 * 8 // 10
+    group = tmp_path / "sys/fs/cgroup"
+    group.mkdir(parents=True)
+    (group / "memory.current").write_text("1000\n")
+    (group / "memory.max").write_text("max\n")
+    assert available_memory("cpu", tmp_path) == 2000 * 1024 * 8 // 10
+    (group / "memory.max").write_text("11000\n")
+    assert available_memory("cpu", tmp_path) == 8000

@@ -8,14 +8,15 @@ from typing import Any
 
 import torch
 
-from tasks.kernels.acceptance.errors import Judge, compare_chunks
+from tasks.kernels.acceptance.errors import Judge
+from tasks.kernels.acceptance.huge import MOST, check_far, check_huge
 from tasks.kernels.acceptance.layouts import LAYOUTS
 from tasks.kernels.acceptance.memory_checks import check_layout, check_refusals
 from tasks.kernels.acceptance.poison import Poison
-from tasks.kernels.acceptance.repeat_checks import CudaStream, check_repeats, check_stream
+from tasks.kernels.acceptance.repeat_checks import CudaStream, Stream, check_repeats, check_stream
 from tasks.kernels.acceptance.subject import Candidate, Subject
 from tasks.kernels.acceptance.value_checks import check_same_addresses, check_special_values
-from tasks.kernels.definition import KernelDefinition, label
+from tasks.kernels.definition import Case, KernelDefinition, label
 
 __all__ = ["Candidate", "Examination"]
 
@@ -34,6 +35,8 @@ class Examination:
     error: dict[str, Any] = field(default_factory=dict)
     poison: Poison | None = None
     """Of the memory that the kernel's outputs come from, where that is not the device's (see bridge.py)."""
+    stream: Stream | None = None
+    """One that is not the device's default; None where there is none, but for CUDA, which has its own."""
 
     def __post_init__(self) -> None:
         poison = self.poison or Poison(self.device)
@@ -66,33 +69,40 @@ class Examination:
             check_refusals(subject, case, dtype, judge.dtype)
             check_special_values(subject, judge, case, dtype)
             check_same_addresses(subject, judge, case, dtype)
-        largest = max(self.cases, key=lambda case: self.definition.bytes(case, dtype.itemsize))
+        largest = self._largest(dtype)
         same = check_repeats(subject, judge, largest, dtype)
         self.error["same_for_any_threads"] = same and self.error.get("same_for_any_threads", True)
-        if torch.device(self.device).type == "cuda":
-            check_stream(subject, judge, largest, dtype, CudaStream())
+        stream = CudaStream() if torch.device(self.device).type == "cuda" else self.stream
+        if stream is not None:
+            check_stream(subject, judge, largest, dtype, stream)
         judge.finish()
         self.error[judge.dtype] = judge.report()
 
     def huge(self, available: int) -> None:
-        """Run the huge cases in the narrowest dtype, once each, where `available` bytes of memory are enough.
+        """Offsets and sizes beyond 2^31 elements, in the narrowest dtype, where `available` bytes of memory are enough.
+
+        `error["elements"]` is the most elements that a tensor may have by what was run, None where huge cases were;
+        `error["not_run"]` says what was not.
 
         Raises:
-            Fault: one is wrong.
+            Fault: a result is wrong.
         """
-        dtype = min((getattr(torch, name) for name in self.definition.file.dtypes), key=lambda d: d.itemsize)
-        name = str(dtype).removeprefix("torch.")
-        for case in (case for case in self.definition.cases if case.get("huge")):
-            # Inputs are made in float32, and the reference holds several tensors of it at once.
-            needed = int(self.definition.bytes(case, dtype.itemsize) * 4 / dtype.itemsize * 2.5)
-            if needed > available:
-                self.error.setdefault("not_run", []).append(f"{label(case)}: needs some {needed / 2**30:.0f} GiB")
-                continue
-            judge = Judge(name, self.definition.file.tolerance[name])
-            for usual in self.cases:
-                self.subject.calibrate(judge, usual, dtype)
-            args = self.subject.make(case, dtype)
-            where = label(case)
-            outputs = self.subject.call(args, f"{name}, {where}")
-            for number, (got, ours) in enumerate(zip(outputs, self.subject.reference(args), strict=True)):
-                compare_chunks(got, ours, judge, number, where)
+        huge = [case for case in self.definition.cases if case.get("huge")]
+        left = ["no case is huge"] if not huge else []
+        if self.largest is not None:
+            left = [f"{label(case)}: moves more than {self.largest} bytes" for case in huge]
+        else:
+            dtypes = self.dtypes or self.definition.file.dtypes
+            name = min(dtypes, key=lambda name: getattr(torch, name).itemsize)
+            judge, dtype = Judge(name, self.definition.file.tolerance[name]), getattr(torch, name)
+            for case in self.cases:
+                self.subject.calibrate(judge, case, dtype)
+            checks: list[tuple[Any, Case]] = [(check_far, self._largest(dtype)), *((check_huge, case) for case in huge)]
+            for check, one in checks:
+                self.say(f"{name}, {label(one)}, beyond 2^31 elements")
+                if why := check(self.subject, judge, one, dtype, available):
+                    left.append(why)
+        self.error |= {"not_run": left, "elements": MOST if left else None}
+
+    def _largest(self, dtype: torch.dtype) -> Case:
+        return max(self.cases, key=lambda case: self.definition.bytes(case, dtype.itemsize))

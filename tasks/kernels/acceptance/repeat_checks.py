@@ -75,7 +75,7 @@ class CudaStream:
     @contextmanager
     def behind_work(self) -> Iterator[None]:
         torch.cuda.synchronize()
-        side = torch.cuda.Stream()
+        side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         with torch.cuda.stream(side):
             torch.cuda._sleep(_BUSY)  # type: ignore[no-untyped-call]
             yield

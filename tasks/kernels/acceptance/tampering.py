@@ -28,6 +28,7 @@ _MODULES = (
     "tasks.kernels.acceptance.bridge",
     "tasks.kernels.acceptance.errors",
     "tasks.kernels.acceptance.examine",
+    "tasks.kernels.acceptance.huge",
     "tasks.kernels.acceptance.layouts",
     "tasks.kernels.acceptance.memory_checks",
     "tasks.kernels.acceptance.poison",

@@ -14,10 +14,11 @@ import torch
 from day0.device_probe import UNOPENED, open_device
 from day0.files import write_json
 from tasks.kernels import load
-from tasks.kernels.acceptance.bridge import Bridge
+from tasks.kernels.acceptance.bridge import Bridge, BridgedStream, DeviceStream
 from tasks.kernels.acceptance.examine import Candidate, Examination
 from tasks.kernels.acceptance.faults import Fault, brief
-from tasks.kernels.acceptance.interpreter import interpreting, round_as_devices_do
+from tasks.kernels.acceptance.huge import available_memory
+from tasks.kernels.acceptance.interpreter import compute_as_devices_do, interpreting
 from tasks.kernels.acceptance.records import OPENING, Answer, Request
 from tasks.kernels.acceptance.tampering import Snapshot, check_threads, settled, threads
 from tasks.kernels.definition import KernelDefinition, label
@@ -45,10 +46,11 @@ def accept(request: Request) -> Answer:
     before, snapshot = threads(), Snapshot()
     library = Path(request.library) if request.library else None
     if interpreting():
-        round_as_devices_do()
+        compute_as_devices_do()
     load.load(definition, request.backend, library, request.key)
     candidate = Candidate(load.operator(definition), load.out_operator(definition, request.backend))
     bridge = Bridge(definition, request.device) if request.bridged else None
+    stream = DeviceStream(request.device)
     examination = Examination(
         definition,
         candidate,
@@ -57,6 +59,7 @@ def accept(request: Request) -> Answer:
         largest=request.largest,
         say=say,
         poison=bridge.poison if bridge else None,
+        stream=BridgedStream(bridge, stream) if bridge and stream.exists else None,
     )
     error = examination.error
     error["device"] = hardware
@@ -99,22 +102,6 @@ def opcheck(definition: KernelDefinition, examination: Examination) -> None:
             detail = brief(result) if isinstance(result, BaseException) else str(result)
             raise Fault("opcheck", f"{name}, {label(case)}: {check}: {detail}")
     examination.error["opcheck"] = sorted(check.removeprefix("test_") for check in checks)
-
-
-def available_memory(device: str) -> int:
-    """Bytes that a huge case may take."""
-    kind = torch.device(device).type
-    if kind == "cuda":
-        return int(torch.cuda.mem_get_info()[0] * 0.9)
-    if kind != "cpu":
-        return 0  # not asked of other backends
-    try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
-        free = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
-    except (OSError, StopIteration, ValueError):
-        return 0
-    # A control group's limit ends the process without a word, so half of what seems free is kept.
-    return free // 2
 
 
 def say(where: str) -> None:
