@@ -21,6 +21,7 @@ import torch
 from tasks.kernels.acceptance.faults import Fault
 from tasks.kernels.acceptance.layouts import same_bits
 from tasks.kernels.acceptance.poison import Poison
+from tasks.kernels.acceptance.repeat_checks import Stream
 from tasks.kernels.definition import KernelDefinition
 from tasks.kernels.load import as_tuple, operator
 
@@ -30,6 +31,8 @@ _BUFFERS = 64
 _HELD, _HELD_BYTES = 4, 1 << 30
 #: Seconds in which work that was put off would show.
 _LATER = 0.05
+#: Copies on the device that take some 50 ms at 1 TB/s.
+_BUSY_BYTES, _BUSY_COPIES = 1 << 28, 100
 
 
 class Bridge:
@@ -38,6 +41,8 @@ class Bridge:
     def __init__(self, definition: KernelDefinition, device: str) -> None:
         self.device = torch.device(device)
         self.poison = DevicePoison(device)
+        self.busy: Stream | None = None
+        """Calls run on this one, behind its work."""
         self._compute = operator(definition)
         self._mutates = definition.schema.mutates
         self._buffers: OrderedDict[tuple[Any, ...], torch.Tensor] = OrderedDict()
@@ -48,7 +53,17 @@ class Bridge:
 
     def __call__(self, *args: Any) -> Any:
         memories = [_memory(value) if isinstance(value, torch.Tensor) else None for value in args]
-        buffers = [None if memory is None else self._there(memory) for memory in memories]
+        if self.busy is None:
+            return self._run(args, memories, [None if m is None else self._there(m) for m in memories])
+        new = [None if memory is None else memory.to(self.device) for memory in memories]
+        buffers = [None if memory is None else self._buffer(memory) for memory in memories]
+        with self.busy.behind_work():
+            for buffer, values in zip(buffers, new, strict=True):
+                if buffer is not None and values is not None:
+                    self.busy.copy(buffer, values)
+            return self._run(args, memories, buffers)
+
+    def _run(self, args: Sequence[Any], memories: Sequence[Any], buffers: Sequence[Any]) -> Any:
         theirs = [
             value if buffer is None else buffer.as_strided(value.size(), value.stride(), value.storage_offset())
             for value, buffer in zip(args, buffers, strict=True)
@@ -59,7 +74,7 @@ class Bridge:
         self._check(outputs)
         results = tuple(output.cpu() for output in outputs)
         for memory, buffer in zip(memories, buffers, strict=True):
-            if memory is not None and buffer is not None:
+            if memory is not None:
                 memory.copy_(buffer)
         self._mark(outputs, memories, buffers)
         if self._mutates:
@@ -77,13 +92,15 @@ class Bridge:
 
     def _there(self, memory: torch.Tensor) -> torch.Tensor:
         """The device's memory for this memory of the CPU, with its content."""
+        return self._buffer(memory).copy_(memory)
+
+    def _buffer(self, memory: torch.Tensor) -> torch.Tensor:
         key = (memory.data_ptr(), memory.numel(), memory.dtype)
         buffer = self._buffers.pop(key, None)
-        buffer = memory.to(self.device) if buffer is None else buffer.copy_(memory)
-        self._buffers[key] = buffer
+        self._buffers[key] = memory.to(self.device) if buffer is None else buffer
         if len(self._buffers) > _BUFFERS:
             self._buffers.popitem(last=False)
-        return buffer
+        return self._buffers[key]
 
     def _check(self, outputs: Sequence[torch.Tensor]) -> None:
         self._unchanged("stale", "the output of an earlier call was overwritten by a later one")
@@ -116,6 +133,50 @@ class Bridge:
         self._held = self._held[-_HELD:]
         while len(self._held) > 1 and sum(mark.nbytes for _, mark in self._held) > _HELD_BYTES:
             self._held.pop(0)
+
+
+class BridgedStream:
+    """For the examination: what is called behind this stream's work runs so on the device."""
+
+    def __init__(self, bridge: Bridge, stream: Stream) -> None:
+        self._bridge, self._stream = bridge, stream
+
+    @contextmanager
+    def behind_work(self) -> Iterator[None]:
+        self._bridge.busy = self._stream
+        try:
+            yield
+        finally:
+            self._bridge.busy = None
+
+    def copy(self, target: torch.Tensor, source: torch.Tensor) -> None:
+        target.copy_(source)  # on the CPU; the bridge takes it to the device
+
+
+class DeviceStream:
+    """A stream by the names that backends have after torch.cuda's, kept busy by copies."""
+
+    def __init__(self, device: str) -> None:
+        self._device = torch.device(device)
+        self._module: Any = torch.get_device_module(self._device)
+
+    @property
+    def exists(self) -> bool:
+        """A backend without has one queue, which nothing can bypass."""
+        return all(hasattr(self._module, name) for name in ("Stream", "stream", "synchronize"))
+
+    @contextmanager
+    def behind_work(self) -> Iterator[None]:
+        source, target = (torch.zeros(_BUSY_BYTES, dtype=torch.uint8).to(self._device) for _ in range(2))
+        self._module.synchronize()
+        with self._module.stream(self._module.Stream()):
+            for _ in range(_BUSY_COPIES):
+                target.copy_(source, non_blocking=True)
+            yield
+        self._module.synchronize()
+
+    def copy(self, target: torch.Tensor, source: torch.Tensor) -> None:
+        target.copy_(source, non_blocking=True)
 
 
 class DevicePoison(Poison):
