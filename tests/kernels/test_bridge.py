@@ -28,6 +28,7 @@ EXPECTED = {
     "by_address": "stale: ",
     "on_the_cpu": "structure: float32, size=7, contiguous: output 0 is on cpu, and it must be on simulated",
     "put_off": "stale: ",
+    "elsewhere": "stream: ",
     "afterwards": "late: an output was written to after the call had returned",
 }
 ONLY_PYTHON = KERNEL_YAML.replace("  cpu: {sources: [cpu/kernel.cpp], flags: [-O1]}\n", "")
