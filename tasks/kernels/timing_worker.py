@@ -8,6 +8,7 @@ checked against that set's: what is timed is what is right. The clocks are those
 from __future__ import annotations
 
 import contextlib
+import importlib
 import random
 import statistics
 import sys
@@ -19,7 +20,6 @@ from typing import Any
 
 import torch
 import torch._dynamo  # replaces functions of torch by its own, which must be before they are looked at
-import torch._inductor.compile_fx
 
 from day0.device_probe import UNOPENED, open_device
 from day0.errors import InputError
@@ -52,6 +52,8 @@ def main() -> None:
 def measure(request: TimingRequest) -> TimingAnswer:
     """Time every case that is marked for it. A backend with a fault is left out from there on."""
     definition = KernelDefinition(Path(request.folder))
+    if request.compiled:
+        importlib.import_module("torch._inductor.compile_fx")  # for the same reason; it takes seconds
     try:
         open_device(request.device, request.modules)
     except UNOPENED as error:
@@ -195,8 +197,11 @@ class Stand:
         way.answered = calls is None or calls.answered > before
         written = [at for at, argument in enumerate(definition.arguments) if argument.mutated]
         found = tuple(args[at] for at in written) or (given if entrant.out else as_tuple(returned))
-        if len(found) != len(expected):
-            raise Fault("structure", f"{len(found)} outputs, and there must be {len(expected)}")
+        forms = [
+            [(tuple(o.shape), str(o.dtype).removeprefix("torch.")) for o in outputs] for outputs in (found, expected)
+        ]
+        if forms[0] != forms[1]:
+            raise Fault("structure", f"{label(case)}, while it is timed: {forms[0]}, and it must be {forms[1]}")
         if definition.comparable:
             # As acceptance compares them: experts of equal scores in any order, FP8 codes on both sides of a tie.
             wide = tuple(_wide(value) for value in args)
