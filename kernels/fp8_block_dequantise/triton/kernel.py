@@ -22,7 +22,8 @@ def _numbers(codes, NATIVE: tl.constexpr):
         return tl.where(wide >= 0x80, -size, size)
 
 
-@triton.jit
+#: Numbers of rows and the like are no reason to compile anew.
+@triton.jit(do_not_specialize=["rows", "across", "segments", "tiles", "scale_matrix", "scale_row"])
 def _segments(codes, scales, out, rows, columns, across, segments, tiles, matrix_stride, row_stride, scale_matrix,
               scale_row, HEIGHT: tl.constexpr, WIDTH: tl.constexpr, SEGMENT: tl.constexpr, SEGMENTS: tl.constexpr,
               COLUMNS: tl.constexpr, NATIVE: tl.constexpr):  # fmt: skip

@@ -49,7 +49,8 @@ def _magnitudes(x):
     return (x.to(tl.int32, bitcast=True)) & 0x7FFFFFFF
 
 
-@triton.jit
+#: Numbers of blocks and the like are no reason to compile anew.
+@triton.jit(do_not_specialize=["across", "blocks"])
 def _rows(x, codes, scales, columns, across, blocks, stride, WIDTH: tl.constexpr, BLOCKS: tl.constexpr,
           COLUMNS: tl.constexpr, POWER_OF_TWO: tl.constexpr, NATIVE: tl.constexpr):  # fmt: skip
     """BLOCKS blocks of one row each and WIDTH columns, one after another."""
@@ -64,7 +65,7 @@ def _rows(x, codes, scales, columns, across, blocks, stride, WIDTH: tl.constexpr
     tl.store(codes + row * columns + column, _codes(numbers * tl.math.div_rn(1.0, scale), NATIVE), inside)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows", "across"])
 def _block(x, codes, scales, rows, columns, across, stride, height, width, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
            POWER_OF_TWO: tl.constexpr, NATIVE: tl.constexpr):  # fmt: skip
     """One block, which a tile holds."""
@@ -78,7 +79,7 @@ def _block(x, codes, scales, rows, columns, across, stride, height, width, ROWS:
     tl.store(codes + row * columns + column, _codes(numbers * tl.math.div_rn(1.0, scale), NATIVE), inside)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows", "across"])
 def _large_block(x, codes, scales, rows, columns, across, stride, height, width, COLUMNS: tl.constexpr,
                  POWER_OF_TWO: tl.constexpr, NATIVE: tl.constexpr):  # fmt: skip
     """One block of any size, in pieces of a row."""
@@ -175,7 +176,7 @@ def AHEAD(architecture: str) -> list[dict[str, object]]:
                         "function": _rows if tile == "rows" else _block,
                         "signature": data | dict.fromkeys(numbers, "i32"),
                         "config": config | {"POWER_OF_TWO": power_of_two, "NATIVE": native},
-                        "divisible": (*data, *(n for n in numbers if n not in ("across", "blocks"))),
+                        "divisible": (*data, *(n for n in numbers if n not in ("across", "blocks", "rows"))),
                     }
                 )
     return entries

@@ -19,7 +19,8 @@ def _added(x, residual, row, column, x_stride, residual_stride, inside):
     return left.to(tl.float32) + right.to(tl.float32)
 
 
-@triton.jit
+#: Numbers of rows and the like are no reason to compile anew.
+@triton.jit(do_not_specialize=["rows"])
 def _rows(x, residual, weight, out, total, rows, hidden, x_stride, residual_stride, eps,
           ROWS: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
     """ROWS rows of at most BLOCK numbers."""
@@ -108,7 +109,7 @@ AHEAD = [
         "function": _rows,
         "signature": dict.fromkeys(("x", "residual", "weight", "out", "total"), type) | _INTEGERS,
         "config": dict(zip(("ROWS", "BLOCK", "num_warps"), configuration(rows, hidden), strict=True)),
-        "divisible": ("x", "residual", "weight", "out", "total", "rows", "hidden", "x_stride", "residual_stride"),
+        "divisible": ("x", "residual", "weight", "out", "total", "hidden", "x_stride", "residual_stride"),
     }
     for type in _TYPES
     for rows, hidden in _SIZES

@@ -66,7 +66,8 @@ def _activated(gate, alpha, ACTIVATION: tl.constexpr, ACCURATE: tl.constexpr):
     return gate * _over(1.0, 1.0 + _exponential(-inner, ACCURATE), ACCURATE)
 
 
-@triton.jit
+#: Numbers of rows and the like are no reason to compile anew.
+@triton.jit(do_not_specialize=["chunks"])
 def _row(x, out, size, stride, chunks, limit, alpha, beta, ACTIVATION: tl.constexpr, LIMITED: tl.constexpr,
          INTERLEAVED: tl.constexpr, ACCURATE: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
     """BLOCK results of one row."""

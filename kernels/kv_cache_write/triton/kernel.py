@@ -50,7 +50,8 @@ def _entries(new, cache, scale, token, block, row, writing, first, heads, token_
         tl.store(target, _codes(numbers.to(tl.float32) * inverse, NATIVE), inside)
 
 
-@triton.jit
+#: Numbers of tokens and the like are no reason to compile anew.
+@triton.jit(do_not_specialize=["tokens", "heads", "slot_stride", "key_scale_stride", "value_scale_stride"])
 def _tokens(key, value, key_cache, value_cache, slots, key_scale, value_scale, tokens, heads, block_size, slot_stride,
             key_token, key_head, key_stride, value_token, value_head, value_stride,
             key_block, key_row, key_cache_head, key_cache_stride,
@@ -150,17 +151,14 @@ def AHEAD(architecture: str) -> list[dict[str, object]]:
     """Heads of 64, 128 and 256, plain and FP8, decode and prefill, of caches whose rows follow one another."""
     native = _is_native(architecture)
     entries = []
-    ones = dict.fromkeys(
-        ("block_size", "slot_stride", "key_stride", "value_stride", "key_cache_stride", "value_cache_stride"), 1
-    )
-    numbers = ("tokens", "heads", *(f"{of}_{what}" for of in ("key", "value") for what in _STRIDES))
+    ones = dict.fromkeys(("block_size", "key_stride", "value_stride", "key_cache_stride", "value_cache_stride"), 1)
+    fixed = ("tokens", "heads", "slot_stride", "key_scale_stride", "value_scale_stride")
+    numbers = (*fixed, *(f"{of}_{what}" for of in ("key", "value") for what in _STRIDES))
     for type in _TYPES:
         for scales in ("none", "one", "by head"):
             cached = type if scales == "none" else "*fp8e4nv" if native else "*u8"
             data = {"key": type, "value": type, "key_cache": cached, "value_cache": cached, "slots": "*i64"}
             data |= dict.fromkeys(("key_scale", "value_scale"), "*i64" if scales == "none" else "*fp32")
-            by = dict.fromkeys(("key_scale_stride", "value_scale_stride"), 1 if scales == "by head" else 0)
-            varying = numbers if scales == "by head" else (*numbers, *by)
             for size, tokens in ((64, 4096), (128, 64), (128, 4096), (256, 4096)):
                 together, tile = configuration(tokens, 8 * size)
                 options = {"TOKENS": together, "TILE": tile, "num_warps": _warps(together, tile)}
@@ -174,9 +172,9 @@ def AHEAD(architecture: str) -> list[dict[str, object]]:
                     {
                         "name": f"{scales.replace(' ', '-')}-{type[1:]}-{size}-{tokens}",
                         "function": _tokens,
-                        "signature": data | dict.fromkeys(varying, "i32"),
-                        "config": ones | options | (by if scales == "by head" else {}),
-                        "divisible": (*data, *(name for name in varying if name not in ("tokens", "heads"))),
+                        "signature": data | dict.fromkeys(numbers, "i32"),
+                        "config": ones | options,
+                        "divisible": (*data, *(name for name in numbers if name not in fixed)),
                     }
                 )
     return entries

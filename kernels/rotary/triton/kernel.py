@@ -39,7 +39,8 @@ def _turned(heads, out, cosines, token, first, count, token_stride, head_stride,
         tl.store(target + place, tl.load(source + place, past, 0.0, eviction_policy="evict_first"), past)
 
 
-@triton.jit
+#: Numbers of heads and the like are no reason to compile anew.
+@triton.jit(do_not_specialize=["position_stride", "query_heads", "key_heads"])
 def _tokens(positions, query, key, cos_sin, query_out, key_out, position_stride, query_token, query_head, key_token,
             key_head, cos_sin_stride, query_heads, key_heads, size, ROTARY: tl.constexpr, PAIRS: tl.constexpr,
             REST: tl.constexpr, QUERY_HEADS: tl.constexpr, KEY_HEADS: tl.constexpr,
@@ -108,9 +109,8 @@ def _ahead(type: str, rotary: int, size: int, query_heads: int, key_heads: int, 
     return {
         "name": f"{rotary}-of-{size}{'-interleaved' if interleaved else ''}-{type[1:]}",
         "function": _tokens,
-        "signature": data | dict.fromkeys((*_STRIDES, "query_heads", "key_heads"), "i32"),
+        "signature": data | dict.fromkeys((*_STRIDES, "position_stride", "query_heads", "key_heads"), "i32"),
         "config": {
-            "position_stride": 1,
             "ROTARY": rotary,
             "PAIRS": pairs,
             "REST": triton.next_power_of_2(size - rotary) if size > rotary else 0,
@@ -118,12 +118,9 @@ def _ahead(type: str, rotary: int, size: int, query_heads: int, key_heads: int, 
             "QUERY_HEADS": heads[0],
             "KEY_HEADS": heads[1],
             "num_warps": 4,
-        }
-        | ({"key_heads": 1} if key_heads == 1 else {}),
+        },
         "divisible": (*data, *_STRIDES),
     }
 
 
 AHEAD = [_ahead(type, *kind) for type in _TYPES for kind in _KINDS]
-for entry in AHEAD:  # an argument that is 1 is a constant
-    entry["signature"] = {n: t for n, t in entry["signature"].items() if n not in entry["config"]}

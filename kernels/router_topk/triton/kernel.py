@@ -68,7 +68,8 @@ def _without_dropped(order, member, PAIR: tl.constexpr, KEPT: tl.constexpr, GROU
     return tl.where((rank < KEPT)[:, :, None], order, NOTHING)
 
 
-@triton.jit
+#: Numbers of tokens are no reason to compile anew.
+@triton.jit(do_not_specialize=["tokens"])
 def _tokens(logits, bias, weights, experts, tokens, stride, scale, SCORING: tl.constexpr, BIASED: tl.constexpr,
             RENORMALISE: tl.constexpr, K: tl.constexpr, K_SLOTS: tl.constexpr, GROUPS: tl.constexpr,
             MEMBERS: tl.constexpr, KEPT: tl.constexpr, GROUP_SLOTS: tl.constexpr, MEMBER_SLOTS: tl.constexpr,
@@ -183,7 +184,7 @@ def _ahead(
         "function": _tokens,
         "signature": data | {"tokens": "i32", "stride": "i32", "scale": "fp32"},
         "config": {"SCORING": scoring, "BIASED": biased, "RENORMALISE": True, "num_warps": warps} | sizes | slots_of,
-        "divisible": (*data, "tokens", "stride"),
+        "divisible": (*data, "stride"),
     }
 
 
