@@ -113,6 +113,11 @@ def cut(call: Call) -> Call:
         columns = min(args[2].shape[1], _columns(args[2].shape[0]))
         args[0] = _resized(args[0], (*args[0].shape[:-1], columns))
         args[2] = _resized(args[2], (args[2].shape[0], columns))
+    elif call.packet == "aten::bmm":
+        batch, k, columns = args[1].shape
+        batch = min(batch, 4)
+        args[0] = _resized(args[0], (batch, *args[0].shape[1:]))
+        args[1] = _resized(args[1], (batch, k, max(1, min(columns, _columns(k) // batch))))
     elif call.packet == "aten::_grouped_mm" and len(args) > 2 and len(args[1].shape) == 3:
         experts, k, columns = args[1].shape
         experts = min(experts, 4)

@@ -76,7 +76,8 @@ def _check(record: Measurement, out_of_time: bool) -> Check:
     reasons: dict[str, list[str]] = {}
     for name, why in record.unmeasured.items():
         reasons.setdefault(why, []).append(name)
-    said += [f"not measured: {', '.join(names)} ({why})" for why, names in reasons.items()]
+    if reasons:
+        said.append("not measured: " + "; ".join(f"{', '.join(names)} ({why})" for why, names in reasons.items()))
     works = sum(outcome == "works" for outcome in record.outcomes.values())
     reason = f"{len(record.outcomes)} operators were run on {record.hardware} ({record.device}), and {works} work"
     return Check(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -100,3 +101,29 @@ def test_nothing_measured_is_no_evidence() -> None:
 def test_a_package_that_is_not_there_is_named() -> None:
     with pytest.raises(EvidenceMissing, match="torch_nothing not installed here"):
         measure(CONFIG, "npu", modules=("torch_nothing",))
+
+
+@pytest.mark.reference
+def test_large_operands_are_cut_where_the_call_stays_right() -> None:
+    import torch
+
+    from tasks.operators.calls import MOST_ELEMENTS, Call, cut, specs
+    from tasks.operators.records import TensorSpec
+
+    def call(operator: Any, *shapes: tuple[int, ...]) -> Call:
+        made = (TensorSpec("bfloat16", shape, torch.empty(shape, device="meta").stride()) for shape in shapes)
+        return Call(operator, tuple(made), {})
+
+    aten = torch.ops.aten
+    for operator, shapes in (
+        (aten.bmm.default, ((128, 17, 5120), (128, 5120, 16384))),
+        (aten.mm.default, ((17, 5120), (5120, 16384))),
+        (aten.t.default, ((16384, 5120),)),
+        (aten.embedding.default, ((200_000, 7168), (1, 17))),
+    ):
+        smaller = cut(call(operator, *shapes))
+        assert max(math.prod(s.shape) for s in specs(smaller)) <= MOST_ELEMENTS
+        operator(*(torch.empty(s.shape, device="meta").long() if n and operator is aten.embedding.default
+                   else torch.empty(s.shape, device="meta") for n, s in enumerate(specs(smaller))))  # fmt: skip
+    small = call(aten.bmm.default, (4, 17, 64), (4, 64, 32))
+    assert cut(small) is small
