@@ -107,8 +107,12 @@ def _bench(choices: Choices, device: Device | None) -> list[Kernel]:
     found = []
     for definition in {definition.name: definition for definition, _ in choices}.values():
         backends = [backend for its, backend in choices if its.name == definition.name]
-        kernels = bench_all([tried(definition, backend, device) for backend in backends], definition, device=device)
-        found += [keep(definition, kernel, device) if kernel.speedup else kernel for kernel in kernels]
+        tries = [tried(definition, backend, device) for backend in backends]
+        timed = bench_all(tries, definition, device=device)
+        found += [
+            keep(definition, after, device) if after != before else before
+            for before, after in zip(tries, timed, strict=True)
+        ]
     return found
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 from day0.artifacts.kernels import Kernel, KernelBundle
 from day0.artifacts.operators import Gap, OperatorReport
 from day0.deadline import current
@@ -14,8 +16,13 @@ from tasks.kernels.acceptance.run import verdict
 from tasks.kernels.build import BuildFailed
 from tasks.kernels.definition import BACKENDS, KernelDefinition
 from tasks.kernels.find import find_kernel, kernel_names
+from tasks.kernels.providers.choose import marked
 from tasks.kernels.providers.listed import black_listed, fits
-from tasks.kernels.verdicts import accepted, known
+from tasks.kernels.timing import bench_all
+from tasks.kernels.verdicts import accepted, keep, known
+
+#: Rounds of timing by which the fastest of several accepted backends is told.
+_REPEATS = 7
 
 
 def offered(target: str) -> tuple[tuple[KernelDefinition, str], ...]:
@@ -50,17 +57,40 @@ def fill_gaps(operators: OperatorReport) -> KernelBundle:
     device = device_of(operators.target) if wanted else None
     fitting = [(d, b) for d, b in choices if not set(wanted).isdisjoint(d.file.replaces)]
     fitting.sort(key=lambda choice: min(wanted.index(name) for name in choice[0].file.replaces if name in wanted))
-    kernels: list[Kernel] = []
-    met: dict[str, str] = {}
+    tries: list[Kernel] = []
     for number, (definition, backend) in enumerate(fitting):
         current().check()
         report("accepting kernels", number, len(fitting), "kernels")
-        kernels.append(tried(definition, backend, device))
-        if kernels[-1].verdict is Verdict.PASS:
-            met |= dict.fromkeys(definition.file.replaces, f"{definition.name} for {backend}")
+        tries.append(tried(definition, backend, device))
+    definitions = {definition.name: definition for definition, _ in fitting}
+    kernels = _compared(tries, definitions, device)
+    met: dict[str, str] = {}
+    for kernel in kernels:
+        if kernel.chosen is not None:
+            met |= dict.fromkeys(definitions[kernel.name].file.replaces, f"{kernel.name} for {kernel.backend}")
     unmet = tuple(gap.name for gap in gaps if gap.name not in met)
     checks = [_judge(operators, gaps, met, kernels)]
-    return KernelBundle(target=operators.target, kernels=tuple(kernels), unmet=unmet, checks=tuple(checks))
+    return KernelBundle(target=operators.target, kernels=kernels, unmet=unmet, checks=tuple(checks))
+
+
+def _compared(
+    kernels: Sequence[Kernel], definitions: Mapping[str, KernelDefinition], device: Device | None
+) -> tuple[Kernel, ...]:
+    """Those that are used marked, the fastest where several backends of a kernel are accepted: they are timed side by
+    side unless they have been."""
+    found: list[Kernel] = []
+    for name, definition in definitions.items():
+        its = [kernel for kernel in kernels if kernel.name == name]
+        accepted_ones = [kernel for kernel in its if kernel.verdict is Verdict.PASS]
+        runs = {kernel.speedup.get("run") for kernel in accepted_ones}
+        if len(accepted_ones) > 1 and (None in runs or len(runs) > 1):
+            timed = bench_all(its, definition, device=device, repeats=_REPEATS, compiled=False)
+            its = [
+                keep(definition, after, device) if after != before else before
+                for before, after in zip(its, timed, strict=True)
+            ]
+        found += its
+    return marked(found)
 
 
 def tried(definition: KernelDefinition, backend: str, device: Device | None = None) -> Kernel:
@@ -73,7 +103,7 @@ def tried(definition: KernelDefinition, backend: str, device: Device | None = No
         return verdict(definition, backend, Verdict.INCONCLUSIVE, str(error))
 
 
-def _judge(operators: OperatorReport, gaps: list[Gap], met: dict[str, str], kernels: list[Kernel]) -> Check:
+def _judge(operators: OperatorReport, gaps: list[Gap], met: dict[str, str], kernels: Sequence[Kernel]) -> Check:
     called = {operator.name for phase in operators.phases.values() for operator in phase.operators}
     unmet = [gap for gap in gaps if gap.name not in met]
     slow = [f"{gap.name} ({met[gap.name]})" for gap in operators.slow if gap.name in met]
