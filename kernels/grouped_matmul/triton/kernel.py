@@ -89,16 +89,20 @@ def _tile(x, weight, ends, x_scale, weight_scale, out, rows, columns, inner, exp
             right = tl.load(weight_at + at, there[:, None], 0.0, eviction_policy="evict_first")
         if FP8:
             left = _codes(left, NATIVE) if FP8_ROWS else left
-            right = _codes(right, NATIVE).to(tl.float32).to(left.dtype)  # straight to bfloat16 is a slow instruction
+            right = _codes(right, NATIVE)
             # A scale that is no number belongs to each element: zeros times infinity are NaN.
             scale = tl.load(scale_at + piece // PARTS)
             special = _is_special(scale)
-            right = right * tl.where(special, scale, 1.0).to(left.dtype)[None, :]
+            by = tl.where(special, scale, 1.0)[None, :]
+            if left.dtype == tl.float16:
+                right = right * by.to(tl.float16)
+            else:  # by float32: straight to bfloat16 is a slow instruction
+                right = (right.to(tl.float32) * by).to(left.dtype)
             scale = tl.where(special, 1.0, scale)
             if FP8_ROWS:
                 row_scale = tl.load(x_scale_at + piece // PARTS)
                 special = _is_special(row_scale)
-                left = left * tl.where(special, row_scale, 1.0).to(left.dtype)[:, None]
+                left = left * tl.where(special, row_scale, 1.0).to(tl.float16)[:, None]
                 row_scale = tl.where(special, 1.0, row_scale)
             if not WHOLE:
                 left = tl.where(there[None, :], left, 0.0)
