@@ -7,9 +7,15 @@ zeros. Every sum is made by one program in a fixed order.
 
 from __future__ import annotations
 
+from functools import cache
+
 import torch
 import triton
 import triton.language as tl
+
+#: Bytes of shared memory of a program, by architecture, and of those that are not named.
+_SHARED = {"sm_80": 166912, "sm_86": 101376, "sm_89": 101376, "sm_90": 232448, "sm_100": 232448, "sm_120": 101376}
+_LEAST_SHARED = 65536
 
 
 @triton.jit
@@ -138,7 +144,7 @@ def run(
     x_scale, weight_scale = (None if given is None else given.contiguous() for given in (x_scale, weight_scale))
     strides = [x.stride(0), weight.stride(0), weight.stride(1), x_scale.stride(0) if fp8_rows else 0]
     strides += [weight_scale.stride(0), weight_scale.stride(1)] if fp8 else [0, 0]
-    options = configuration(rows, experts, inner, dtype, block_columns if fp8 else 0)
+    options = configuration(rows, experts, inner, dtype, block_columns if fp8 else 0, shared_memory(x.device))
     tiles = triton.cdiv(rows, options["ROWS"]) + min(rows, experts + 1)
     options |= {"BLOCK_ROWS": block_rows, "BLOCK_COLUMNS": block_columns, "FP8": fp8, "FP8_ROWS": fp8_rows}
     with torch.accelerator.device_index(x.device.index):
@@ -149,8 +155,13 @@ def run(
     return out
 
 
-def configuration(rows: int, experts: int, inner: int, dtype: torch.dtype, block_columns: int) -> dict[str, int | bool]:
-    """Sizes of a tile, from how many rows an expert has at the mean; `block_columns`: of FP8, else 0."""
+def configuration(
+    rows: int, experts: int, inner: int, dtype: torch.dtype, block_columns: int, shared: int
+) -> dict[str, int | bool]:
+    """Sizes of a tile, from how many rows an expert has at the mean; `block_columns`: of FP8, else 0.
+
+    `shared` is the bytes of shared memory that a program may have: they bound the pieces that are on their way.
+    """
     mean = triton.cdiv(rows, experts)
     if dtype == torch.float32:  # without matrix units
         tile, across, step, stages, warps = 16, 32, 32, 2, 4
@@ -164,9 +175,18 @@ def configuration(rows: int, experts: int, inner: int, dtype: torch.dtype, block
     if block_columns:
         step = max(16, min(step, triton.next_power_of_2(block_columns)))
         parts = triton.cdiv(block_columns, step)
+    stages = max(2, min(stages, shared // ((tile + across) * step * 2 + 2048)))
     whole = inner % step == 0 and block_columns % step == 0
     options = {"ROWS": tile, "COLUMNS": across, "INNER": step, "PARTS": parts, "WHOLE": whole, "STAGES": stages}
     return options | {"EXPERTS": triton.next_power_of_2(experts + 1), "num_warps": warps, "num_stages": stages}
+
+
+@cache
+def shared_memory(device: torch.device) -> int:
+    """Bytes of shared memory that a program may have; where the device does not say, the least of any."""
+    if device.type != "cuda" or torch.version.hip:
+        return _LEAST_SHARED
+    return int(torch.cuda.get_device_properties(device).shared_memory_per_block_optin)
 
 
 def _check(
@@ -218,6 +238,7 @@ _STRIDES = ("x_stride", "expert_stride", "column_stride", "scale_expert", "scale
 def AHEAD(architecture: str) -> list[dict[str, object]]:
     """256 experts with 8, 48 and 256 rows each; plain, FP8 weights, and FP8 weights and rows, by blocks of 128."""
     native = architecture.startswith("sm_") and int(architecture[3:]) >= 89
+    shared = _SHARED.get(architecture, _LEAST_SHARED)
     codes = "*fp8e4nv" if native else "*u8"
     entries = []
     for type, dtype in _TYPES.items():
@@ -226,7 +247,7 @@ def AHEAD(architecture: str) -> list[dict[str, object]]:
             data |= {"x_scale": "*fp32" if fp8_rows else "*i32", "weight_scale": "*fp32" if fp8 else "*i32"}
             numbers = ("rows", "columns", "inner", "experts", *_STRIDES)
             for mean in (8, 48, 256):
-                config = configuration(mean * 256, 256, 7168, dtype, 128 if fp8 else 0)
+                config = configuration(mean * 256, 256, 7168, dtype, 128 if fp8 else 0, shared)
                 config |= {"BLOCK_ROWS": 128, "BLOCK_COLUMNS": 128, "FP8": fp8, "FP8_ROWS": fp8_rows}
                 kind = "-fp8-rows" if fp8_rows else "-fp8" if fp8 else ""
                 entries.append(

@@ -13,6 +13,9 @@ import torch
 import triton
 import triton.language as tl
 
+#: Bytes of shared memory of a program, by architecture, and of those that are not named.
+_SHARED = {"sm_80": 166912, "sm_86": 101376, "sm_89": 101376, "sm_90": 232448, "sm_100": 232448, "sm_120": 101376}
+_LEAST_SHARED = 65536
 LOG2E = tl.constexpr(1.4426950408889634)
 #: Tokens that a split has at least: fewer are not worth what it costs to write and join its result.
 _LEAST = 256
@@ -230,7 +233,7 @@ def run(
     scales = (key_scale, value_scale) if scaled else (lengths, lengths)  # a place for what is not used
     scale_strides = [0 if given.numel() == 1 or not scaled else given.stride(0) for given in scales]
     group = query_heads // heads
-    options = configuration(group, key_size, value_size, query.dtype)
+    options = configuration(group, key_size, value_size, query.dtype, shared_memory(query.device))
     most = block_table.shape[1] * block_size
     tokens = min(most, window) if window is not None else most
     splits = splits_of(sequences * heads * triton.cdiv(group, options["HEADS"]), tokens, _processors(query.device))
@@ -262,8 +265,11 @@ def run(
     return out
 
 
-def configuration(group: int, key_size: int, value_size: int, dtype: torch.dtype) -> dict[str, int | bool]:
-    """Sizes of a tile: query heads, tokens, and slots of keys and values, as products want them."""
+def configuration(group: int, key_size: int, value_size: int, dtype: torch.dtype, shared: int) -> dict[str, int | bool]:
+    """Sizes of a tile: query heads, tokens, and slots of keys and values, as products want them.
+
+    `shared` is the bytes of shared memory that a program may have: they bound the tiles that are on their way.
+    """
     heads = min(64, max(16, triton.next_power_of_2(group)))
     slots = [max(16, triton.next_power_of_2(size)) for size in (key_size, value_size)]
     widest = max(slots)
@@ -271,7 +277,8 @@ def configuration(group: int, key_size: int, value_size: int, dtype: torch.dtype
         tokens, stages = max(16, min(32, 4096 // widest)), 1
     else:
         # The block table is read a turn ahead of keys and values: of five stages two hold tiles that are on their way.
-        tokens, stages = max(16, min(64, 8192 // widest)), 5
+        tokens = max(16, min(64, 8192 // widest))
+        stages = 5 if shared >= 2 * tokens * sum(slots) * 2 + 16384 else 3
     options = {"HEADS": heads, "TOKENS": tokens, "STAGES": stages, "num_stages": stages, "num_warps": 4}
     return options | {"KEY_SLOTS": slots[0], "VALUE_SLOTS": slots[1]}
 
@@ -288,6 +295,14 @@ def _processors(device: torch.device) -> int:
     if device.type == "cuda":
         return int(torch.cuda.get_device_properties(device).multi_processor_count)
     return 128
+
+
+@cache
+def shared_memory(device: torch.device) -> int:
+    """Bytes of shared memory that a program may have; where the device does not say, the least of any."""
+    if device.type != "cuda" or torch.version.hip:
+        return _LEAST_SHARED
+    return int(torch.cuda.get_device_properties(device).shared_memory_per_block_optin)
 
 
 def _check(
@@ -333,7 +348,9 @@ _STRIDES = (
 _ONES = dict.fromkeys(("query_stride", "key_stride", "value_stride", "table_stride"), 1)
 
 
-def _ahead_split(type: str, fp8: bool, native: bool, kind: tuple[int, int, int, bool, bool]) -> dict[str, object]:
+def _ahead_split(
+    type: str, fp8: bool, native: bool, shared: int, kind: tuple[int, int, int, bool, bool]
+) -> dict[str, object]:
     group, key_size, value_size, windowed, capped = kind
     cached = type if not fp8 else "*fp8e4nv" if native else "*u8"
     data = dict.fromkeys(("partial", "highest", "totals"), "*fp32") | {"table": "*i32", "lengths": "*i32"}
@@ -341,7 +358,8 @@ def _ahead_split(type: str, fp8: bool, native: bool, kind: tuple[int, int, int, 
     data |= dict.fromkeys(("key_scale", "value_scale"), "*fp32" if fp8 else "*i32")
     whole = (*_FIXED, *_STRIDES)
     numbers = dict.fromkeys(whole, "i32") | {"scale": "fp32", "soft_cap": "fp32"}
-    config = configuration(group, key_size, value_size, {"*fp32": torch.float32}.get(type, torch.bfloat16)) | _ONES
+    config = configuration(group, key_size, value_size, {"*fp32": torch.float32}.get(type, torch.bfloat16), shared)
+    config |= _ONES
     config |= {
         "KEY_SIZE": key_size,
         "VALUE_SIZE": value_size,
@@ -362,7 +380,10 @@ def _ahead_split(type: str, fp8: bool, native: bool, kind: tuple[int, int, int, 
 def AHEAD(architecture: str) -> list[dict[str, object]]:
     """Pages of 16, plain and FP8, and the joining of few and of many splits."""
     native = architecture.startswith("sm_") and int(architecture[3:]) >= 89
-    entries = [_ahead_split(type, fp8, native, kind) for type in _TYPES for fp8 in (False, True) for kind in _KINDS]
+    shared = _SHARED.get(architecture, _LEAST_SHARED)
+    entries = [
+        _ahead_split(type, fp8, native, shared, kind) for type in _TYPES for fp8 in (False, True) for kind in _KINDS
+    ]
     for type in _TYPES:
         for splits in (16, 256):
             data = dict.fromkeys(("partial", "highest", "totals"), "*fp32") | {"lengths": "*i32", "out": type}
