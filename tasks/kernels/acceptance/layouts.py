@@ -104,4 +104,6 @@ def _within(tensor: torch.Tensor, shape: tuple[int, ...], view: Any) -> torch.Te
 
 
 def _bits(tensor: torch.Tensor) -> torch.Tensor:
+    if not tensor.numel():  # contiguous by torch's lights, whatever its strides, and then no view of other bytes
+        return torch.empty(0, dtype=torch.uint8, device=tensor.device)
     return tensor.contiguous().reshape(-1).view(torch.uint8)
