@@ -41,7 +41,7 @@ HEALTH = (
 
 #: In the container's own memory, which ends with it. Each process writes one line.
 USES_FOLDER = "/tmp/day0-kernel-uses"
-READ_USES = f'for f in {USES_FOLDER}/*.json; do [ -f "$f" ] && head -c 1000000 "$f" && echo; done; true'
+READ_USES = f'for f in {USES_FOLDER}/*.json; do [ -f "$f" ] && cat "$f" && echo; done | head -c 4000000'
 
 
 class ContainerHandle(Handle):

@@ -78,7 +78,7 @@ def _bound(declared: Any, count: int, args: tuple[Any, ...], kwargs: dict[str, A
 def _accepted(entry: dict[str, Any], bound: list[Any]) -> bool:
     # A number beside a tensor comes as a tensor without dimensions.
     tensors = [x for x in bound if isinstance(x, torch.Tensor) and x.dim() and x.is_floating_point()]
-    return bool(tensors) and all(str(x.dtype).removeprefix("torch.") in entry["dtypes"] for x in tensors)
+    return bool(tensors) and all(x.dtype in entry["dtypes"] for x in tensors)
 
 
 def _on_cpu(target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -33,6 +33,7 @@ def register() -> None:
     """The entry point. Nothing that goes wrong here may end the engine: it goes on with its own code."""
     described: list[dict[str, Any]] = json.loads((HERE / "kernels.json").read_text())
     for entry in described:
+        entry["dtypes"] = frozenset(getattr(torch, name) for name in entry["dtypes"])
         kernel = usable(entry)
         for operator in entry["places"]:
             namespace, _, name = operator.partition("::")
@@ -100,12 +101,11 @@ def _module(path: Path) -> Any:
 
 def takes(entry: dict[str, Any], *tensors: Any) -> bool:
     """Whether the kernel was accepted for this dtype, which all tensors share, on the device that it is for."""
-    first = tensors[0]
-    return (
-        str(first.dtype).removeprefix("torch.") in entry["dtypes"]
-        and first.device.type == entry["device"]
-        and all(isinstance(t, torch.Tensor) and t.dtype == first.dtype for t in tensors)
-    )
+    dtype = tensors[0].dtype
+    for tensor in tensors:  # on the path of every call: a generator would cost more than all of this
+        if tensor is None or tensor.dtype is not dtype:
+            return False
+    return dtype in entry["dtypes"] and tensors[0].device.type == entry["device"]
 
 
 def add_provider(name: str, operator: str, entry: dict[str, Any], kernel: Callable[..., Any]) -> None:
