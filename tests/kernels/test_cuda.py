@@ -1,9 +1,14 @@
-"""CUDA C++ is compiled without a GPU: the same bytes anywhere, no spilled registers, and it registers for CUDA."""
+"""CUDA C++ is compiled without a GPU: the same bytes anywhere, no spilled registers, and it registers for CUDA.
+
+What our kernels compute is tried on the CPU (tests/kernels/emulation.py). Their verdict stays open until they ran on a
+device: how they run there is not tried here.
+"""
 
 from __future__ import annotations
 
 import re
 import subprocess
+import sys
 from functools import cache
 from pathlib import Path
 
@@ -14,6 +19,7 @@ from tasks.kernels.build import BuildFailed, Built, build
 from tasks.kernels.definition import KernelDefinition
 from tasks.kernels.find import kernel_names
 from tests.kernels.conftest import KERNEL_YAML, MakeKernel
+from tests.kernels.emulation import emulate
 from tests.kernels.loading import assert_it_registers
 
 pytestmark = [pytest.mark.reference, pytest.mark.compiler, pytest.mark.nvcc]
@@ -91,3 +97,25 @@ def test_our_kernels_keep_what_they_hold_in_registers(name: str) -> None:
     used = re.findall(r"Function (\w+):\s+REG:(\d+) STACK:(\d+) SHARED:\d+ LOCAL:(\d+)", said)
     assert used
     assert [function for function, _, stack, local in used if int(stack) or int(local)] == []
+
+
+def _emulated(name: str, folder: Path, *faults: tuple[str, str]) -> subprocess.CompletedProcess[str]:
+    place = emulate(PROJECT / "kernels" / name, folder, *faults)
+    library = build(KernelDefinition(place), "cpu").path
+    command = [sys.executable, "-m", "tests.kernels.emulation", str(place), str(library)]
+    return subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_what_our_kernels_compute_is_right_on_emulated_lanes(name: str, tmp_path: Path) -> None:
+    """Not on a GPU: the same source, with a warp's lanes as fibers of the CPU."""
+    done = _emulated(name, tmp_path)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert "compared" in done.stdout
+
+
+def test_a_wrong_kernel_is_found_by_emulation(tmp_path: Path) -> None:
+    fault = ("lane < blockDim.x / 32 ? partial[lane]", "lane < blockDim.x / 64 ? partial[lane]")
+    done = _emulated("fused_add_rms_norm", tmp_path, fault)
+    assert done.returncode != 0
+    assert "Tensor-likes are not close" in done.stderr
