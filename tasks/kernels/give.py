@@ -74,6 +74,8 @@ def give(bundle: KernelBundle, operators: OperatorReport, use: KernelUsage, fold
         written = folder()
         plugin = write_plugin(written, device, chosen)
         files = tuple(file_ref(written, str(p.relative_to(written))) for p in sorted(written.rglob("*")) if p.is_file())
+    used = {(kernel.name, kernel.backend): kernel for kernel in best(own) if kernel.name not in unused}
+    kernels = tuple(used.get((kernel.name, kernel.backend), kernel) for kernel in kernels)
     check = _judge(plugin, kernels, unused, lacking)
     return bundle.model_copy(
         update={

@@ -112,8 +112,14 @@ class EngineSession:
 
 
 def _endpoint(handle: Handle, spec: LaunchSpec) -> Endpoint:
-    uses = handle.kernel_uses if spec.kernels else None
-    return Endpoint(handle.url, spec.served_model_name, lambda: _diagnosis_soon(handle), uses)
+    if spec.kernels is None:
+        return Endpoint(handle.url, spec.served_model_name, lambda: _diagnosis_soon(handle))
+
+    def diagnose() -> str | None:
+        how = _diagnosis_soon(handle)
+        return how and f"{how}; it ran with accepted kernels ({spec.kernels}), of which one may be the cause"
+
+    return Endpoint(handle.url, spec.served_model_name, diagnose, handle.kernel_uses)
 
 
 def _diagnosis_soon(handle: Handle) -> str | None:

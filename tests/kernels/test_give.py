@@ -82,6 +82,7 @@ def test_accepted_kernels_are_given_and_those_without_a_place_are_named(given: G
     assert follow_up(bundle.checks) == []
     assert bundle.plugin is not None
     assert [kernel.places for kernel in bundle.plugin.kernels] == [("vllm::silu_and_mul",)]
+    assert [(kernel.name, kernel.chosen) for kernel in bundle.kernels] == [("silu", "the only accepted one")]
     tree = tmp_path / "tree"
     assert {file.name for file in bundle.files} == {
         str(path.relative_to(tree)) for path in tree.rglob("*") if path.is_file()

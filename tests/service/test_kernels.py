@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,7 @@ from tasks.service.engine import EngineConfig
 from tasks.service.kernels import with_kernels
 from tasks.service.session import EngineSession, Started
 from tests.service import stub
+from tests.service.test_session import wait_for
 
 PLUGIN = EnginePlugin(
     arguments=("--ir-op-priority", "{}"),
@@ -57,6 +60,11 @@ def test_what_processes_write_is_read_while_the_engine_is_up(home: Path, scripte
         assert started.endpoint.kernel_uses() == [str(tmp_path).encode()]
         folder = registry.uses_folder(started.name)
         assert folder.is_dir()
+        engine = registry.find(started.name).engine
+        assert engine is not None
+        os.kill(engine.pid, signal.SIGKILL)
+        wait_for(lambda: started.endpoint.diagnose() is not None)
+        assert "of which one may be the cause" in (started.endpoint.diagnose() or "")
     assert not folder.exists()
 
 
