@@ -32,6 +32,8 @@ def show_kernels(kernels: Sequence[Kernel], target: str, timed: bool = False) ->
     for kernel in kernels:
         if reason := kernel.error.get("reason"):
             console.print(f"{kernel.name} for {kernel.backend}: {reason}", markup=False, highlight=False)
+        if kernel.error.get("built"):
+            console.print(_built(kernel), markup=False, highlight=False)
         if place := kernel.error.get("exported"):
             console.print(f"{kernel.name} for {kernel.backend} is in {place}", markup=False, highlight=False)
         if kernel.chosen and timed:
@@ -49,6 +51,16 @@ def show_kernels(kernels: Sequence[Kernel], target: str, timed: bool = False) ->
 
 
 _TIMED = ("over eager", "over compiled", "of bandwidth")
+
+
+def _built(kernel: Kernel) -> str:
+    """Where a build lies and, of what was compiled ahead of time, how much spills."""
+    functions = kernel.error.get("functions") or ()
+    counted = f", {len(functions)} functions" if functions else ""
+    if spilling := [function for function in functions if function["spills"]]:
+        most = max(spilling, key=lambda function: function["spills"])
+        counted += f", {len(spilling)} of which spill registers, most {most['name']}: {most['spills']} in each thread"
+    return f"{kernel.name} for {kernel.backend} is built{counted}: {kernel.error['library']}"
 
 
 def _ratio(kernel: Kernel) -> str:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from day0.artifacts.kernels import Kernel
 from day0.errors import EvidenceMissing, InputError
 from day0.home import configs
 from day0.target import load_target
@@ -16,6 +17,7 @@ from tasks.kernels.actions import act
 from tasks.kernels.build import BuildFailed, Built, architecture_of, build
 from tasks.kernels.definition import KernelDefinition
 from tasks.kernels.recipes import shared_memory
+from tasks.kernels.render import show_kernels
 from tests.kernels.conftest import MakeKernel
 
 pytestmark = [pytest.mark.reference, pytest.mark.triton]
@@ -197,3 +199,16 @@ def test_a_build_for_a_vendors_triton_is_inconclusive(
     assert verdict is Verdict.PASS
     assert [function["name"] for function in kernel.error["functions"]] == ["_scale-0"]
     assert kernel.error["library_sha256"]
+
+
+def test_people_are_told_what_spills(capsys: pytest.CaptureFixture[str]) -> None:
+    functions = [
+        {"name": name, "registers": 255, "spills": spills, "shared": 0} for name, spills in (("a", 0), ("b", 7))
+    ]
+    error = {"built": True, "library": "/kernels/KEY", "functions": functions}
+    kernel = Kernel(
+        name="scale", backend="triton", verdict=Verdict.INCONCLUSIVE, error=error, speedup={}, roofline=None, digest="0"
+    )
+    show_kernels((kernel,), "h200")
+    said = " ".join(capsys.readouterr().out.split())
+    assert "is built, 2 functions, 1 of which spill registers, most b: 7 in each thread: /kernels/KEY" in said
