@@ -16,9 +16,9 @@ demo: setup
 	$(BIN)/python -m tests.models.smollm2 build/demo/SmolLM2-135M-Instruct
 	$(BIN)/day0 adapt dir:build/demo/SmolLM2-135M-Instruct --target cpu
 
-# The clusters that tests spread a reshard over; no command of day0's needs them.
+# What only tests need: the clusters that a reshard is spread over, and the compilers of kernels for GPUs.
 $(VENV)/.test-setup-done: $(VENV)/.setup-done
-	$(BIN)/python -m pip install --quiet --editable '.[dask,ray]'
+	$(BIN)/python -m pip install --quiet --editable '.[dask,ray,kernels,cuda]'
 	touch $@
 
 # All that this machine can run; pytest's own summary names what was skipped, and why.
@@ -32,7 +32,7 @@ lint: setup
 
 # Before each commit: lint, formatting, types, quick tests.
 check: lint
-	$(BIN)/python -m pytest -q -m "not reference and not engine and not docker and not postgres and not orchestrator and not dask and not ray and not reflink"
+	$(BIN)/python -m pytest -q -m "not reference and not engine and not docker and not postgres and not orchestrator and not dask and not ray and not reflink and not triton and not nvcc"
 
 bench: setup
 	$(BIN)/python -m benchmarks.reshard
