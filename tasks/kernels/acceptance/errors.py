@@ -36,6 +36,10 @@ class Sums:
     lean: float = 0.0
     framework_lean: float = 0.0
     squares: float = 0.0
+    worst: float = 0.0
+    """The largest error of a case in those of the framework, as `max_ratio` limits it."""
+    worst_mean: float = 0.0
+    """The same of the mean error, as `ratio` limits it."""
 
     def report(self) -> dict[str, float | int | None]:
         count = max(1, self.count)
@@ -46,6 +50,8 @@ class Sums:
             "framework_mean": self.framework / count,
             "framework_max": self.framework_max,
             "ratio": self.candidate / self.framework if self.framework else None,
+            "worst_ratio": self.worst_mean,
+            "worst_max_ratio": self.worst,
         }
 
 
@@ -112,7 +118,11 @@ class Judge:
         own = _error(ours, exact).where(_finite(ours, exact) & finite, 0)
         largest = float(own.max())
         pooled = self.scale_error.get(number, 0.0) * _unit(exact[finite], got.dtype)
-        allowed = self.tolerance.atol + self.tolerance.most * max(largest, pooled)
+        base = max(largest, pooled)
+        allowed = self.tolerance.atol + self.tolerance.most * base
+        sums = self.sums.setdefault(number, Sums())
+        if base:
+            sums.worst = max(sums.worst, (float(error.max()) - self.tolerance.atol) / base)
         if float(error.max()) > allowed:
             first = int((error > allowed).reshape(-1).nonzero()[0])
             wrong = int((error > allowed).sum())
@@ -124,15 +134,15 @@ class Judge:
             )
         if not spread:
             return
-        self._add(number, got, ours, exact, finite, error, own)
+        self._add(sums, got, ours, exact, finite, error, own)
         # A narrow result's error is mostly that of its last rounding, which is each element's own. In a wide one, all
         # of a row may err alike (by its sum), and one case has too few rows to tell.
         if got.dtype in _NARROW:
-            self._mean(float(error.sum()), float(own.sum()), int(finite.sum()), place)
+            self._mean(sums, float(error.sum()), float(own.sum()), int(finite.sum()), place)
 
     def _add(
         self,
-        number: int,
+        sums: Sums,
         got: torch.Tensor,
         ours: torch.Tensor,
         exact: torch.Tensor,
@@ -140,7 +150,6 @@ class Judge:
         error: torch.Tensor,
         own: torch.Tensor,
     ) -> None:
-        sums = self.sums.setdefault(number, Sums())
         unit = _unit(exact[finite], got.dtype)
         signs = exact.sign().where(finite, 0)
         sums.count += int(finite.sum())
@@ -154,12 +163,14 @@ class Judge:
             sums.framework_lean += float(((ours.double() - exact).where(finite, 0) * signs).sum()) / unit
             sums.squares += float((error.square()).sum()) / unit**2
 
-    def _mean(self, error: float, own: float, count: int, place: str) -> None:
+    def _mean(self, sums: Sums, error: float, own: float, count: int, place: str) -> None:
         """The mean error of enough elements."""
         if count < _ENOUGH:
             return
         slack = 1 + 2 / math.sqrt(count)
         allowed = self.tolerance.atol + self.tolerance.ratio * slack * own / count
+        if own:
+            sums.worst_mean = max(sums.worst_mean, (error / count - self.tolerance.atol) / (slack * own / count))
         # Where the framework was exact by chance, or is by nature, the largest error has been judged already.
         if own and error / count > allowed:
             raise Fault(
@@ -176,7 +187,7 @@ class Judge:
         """
         for number, sums in self.sums.items():
             place = f"{self.dtype}, all cases: output {number}"
-            self._mean(sums.candidate, sums.framework, sums.count, place)
+            self._mean(sums, sums.candidate, sums.framework, sums.count, place)
             if sums.count < _ENOUGH or not sums.squares:
                 continue
             lean = abs(sums.lean) / sums.count

@@ -58,7 +58,7 @@ class Examination:
             self.error["calls"] = self.subject.calls
 
     def _examine(self, judge: Judge) -> None:
-        """Everything in one dtype. Layouts come first: what they find has the plainest reason."""
+        """Everything in one dtype. All cases' layouts come first: what they find has the plainest reason."""
         subject, dtype = self.subject, getattr(torch, judge.dtype)
         for case in self.cases:
             subject.calibrate(judge, case, dtype)
@@ -66,6 +66,8 @@ class Examination:
             for layout in LAYOUTS:
                 self.say(f"{judge.dtype}, {label(case)}, {layout}")
                 check_layout(subject, judge, case, dtype, layout)
+        for case in self.cases:
+            self.say(f"{judge.dtype}, {label(case)}, other values")
             check_refusals(subject, case, dtype, judge.dtype)
             check_special_values(subject, judge, case, dtype)
             check_same_addresses(subject, judge, case, dtype)
@@ -90,7 +92,7 @@ class Examination:
         huge = [case for case in self.definition.cases if case.get("huge")]
         left = ["no case is huge"] if not huge else []
         if self.largest is not None:
-            left = [f"{label(case)}: moves more than {self.largest} bytes" for case in huge]
+            left += [f"{label(case)}: moves more than {self.largest} bytes" for case in huge]
         else:
             dtypes = self.dtypes or self.definition.file.dtypes
             name = min(dtypes, key=lambda name: getattr(torch, name).itemsize)
