@@ -10,8 +10,11 @@ import contextlib
 import importlib.util
 import io
 import json
+import os
 import re
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +23,10 @@ KEPT = {"cuda": ("cubin", "ptx"), "hip": ("hsaco", "amdgcn")}
 KEYS = frozenset({"function", "signature", "config", "divisible", "name"})
 #: Of the compiler's metadata, what names paths of the machine or says what the key says.
 DROPPED = frozenset({"hash", "extern_libs", "target", "triton_version"})
+#: An error of ptxas, LLVM or MLIR.
+ERROR = re.compile(r"\berror\s*: (.+)$")
+#: Of NVIDIA's and AMD's GPUs alike.
+MOST_THREADS = 1024
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]*")
 
 
@@ -80,7 +87,7 @@ def compile_all(module: Any, architecture: str, output: Path) -> list[dict[str, 
         raise Fault(f"AHEAD lists nothing to compile for {architecture}: it is a list, or a function that returns one")
     made: dict[str, dict[str, Any]] = {}
     for number, entry in enumerate(entries):
-        if not isinstance(entry, dict) or "function" not in entry or "signature" not in entry:
+        if not isinstance(entry, dict) or "function" not in entry or not isinstance(entry.get("signature"), dict):
             raise Fault(f"AHEAD[{number}] is no dict with function and signature")
         if unknown := entry.keys() - KEYS:
             raise Fault(f"AHEAD[{number}]: unknown key {min(unknown)!r}; there are {', '.join(sorted(KEYS))}")
@@ -125,13 +132,40 @@ def compile_one(module: Any, entry: dict[str, Any], name: str, architecture: str
             attributes[(place,)] = backend.parse_attr(letters)
     signature = {n: "constexpr" if n in constants else signature[n] for n in function.arg_names}
     log = io.StringIO()
+    said: list[str] = []
     try:
-        with contextlib.redirect_stdout(log):
+        with contextlib.redirect_stdout(log), stderr_into(said):
             source = ASTSource(function, signature, constants, attributes)
             compiled = triton.compile(source, target=target, options=options)
     except Exception as error:
-        raise explained(error, name, module, start) from error
+        raise explained(error, said, name, module, start) from error
+    # LLVM tells of some errors and goes on.
+    if found := first_error(said):
+        raise Fault(f"{name}: {found}", start)
+    if (threads := compiled.metadata.num_warps * target.warp_size) > MOST_THREADS:
+        raise Fault(f"{name}: {threads} threads in a block, of which there may be {MOST_THREADS}", start)
     return record(compiled, name, target.backend, log.getvalue(), output)
+
+
+@contextlib.contextmanager
+def stderr_into(lines: list[str]) -> Iterator[None]:
+    """Gather what is written to standard error, by libraries too."""
+    sys.stderr.flush()
+    kept = os.dup(2)
+    with tempfile.TemporaryFile() as file:
+        os.dup2(file.fileno(), 2)
+        try:
+            yield
+        finally:
+            sys.stderr.flush()
+            os.dup2(kept, 2)
+            os.close(kept)
+            file.seek(0)
+            lines += file.read().decode(errors="replace").splitlines()
+
+
+def first_error(lines: list[str]) -> str | None:
+    return next((match[1] for line in lines if (match := ERROR.search(line))), None)
 
 
 def first_line(function: Any) -> int:
@@ -148,7 +182,7 @@ def target_of(architecture: str) -> Any:
     return GPUTarget("hip", architecture, 64 if architecture.startswith("gfx9") else 32)
 
 
-def explained(error: BaseException, name: str, module: Any, start: int) -> Fault:
+def explained(error: BaseException, said: list[str], name: str, module: Any, start: int) -> Fault:
     """The compiler's error, with the line of the module that it is about where Triton tells it."""
     from triton.compiler.errors import CompilationError
 
@@ -161,8 +195,8 @@ def explained(error: BaseException, name: str, module: Any, start: int) -> Fault
         what = innermost.error_message or innermost.src.splitlines()[within - 1].strip()
         return Fault(f"{name}: {what}", starts.get(innermost.src, start) + within - 1)
     lines = [line.strip() for line in str(error).splitlines() if line.strip()] or ["it gives no reason"]
-    first = next((line for line in lines if "error" in line.lower()), lines[0])
-    return Fault(f"{name}: {type(error).__name__}: {first}", start)
+    own = [line for line in lines if line.startswith("ptxas")]  # below Triton's sentence that there was one
+    return Fault(f"{name}: {type(error).__name__}: {first_error([*own, *said, *lines]) or lines[0]}", start)
 
 
 def record(compiled: Any, name: str, backend: str, log: str, output: Path) -> dict[str, Any]:

@@ -51,6 +51,8 @@ AHEAD = [{"function": _scale, "signature": SIGNATURE, "config": CONFIG, "divisib
 """
 AHEAD = MODULE[MODULE.index("AHEAD = ") :]
 BODY = "    return x * by\n"
+INLINE = """    return tl.inline_asm_elementwise("nonsense.f32 $0, $1;", "=f,f", [x], tl.float32, True, 1)
+"""
 #: What the fault is made of, and what is said of it, with the line.
 FAULTS = {
     "name": ((BODY, "    return x * nowhere\n"), r"triton/kernel\.py:9: _scale-0: .*nowhere is not defined"),
@@ -67,6 +69,11 @@ FAULTS = {
     "extra": (('"size": "i32"}', '"size": "i32", "sizes": "i32"}'), "'sizes', which is no argument of _scale"),
     "option": (('"num_warps": 4', '"warps": 4'), "'warps' is neither an argument nor an option of Triton for sm_90"),
     "divisible": (('("x", "out")', '("x", "y")'), "divisible names 'y', which is not in the signature"),
+    "threads": (("\"num_warps\": 4", "\"num_warps\": 64"), r"2048 threads in a block, of which there may be 1024"),
+    "assembly": (
+        (BODY, INLINE),
+        r"kernel\.py:13: _scale-0: PTXASError: Not a name of any known instruction: 'nonsense'",
+    ),
     "twice": (("AHEAD = [{", 'AHEAD = 2 * [{"name": "one", '), "the name 'one' is no file name, or is given twice"),
 }  # fmt: skip
 
@@ -139,6 +146,12 @@ def test_the_first_error_has_file_and_line(make_kernel: MakeKernel, kernels_home
     assert str(raised.value).startswith("kernel scale for triton: triton/kernel.py:")
     assert len(str(raised.value).splitlines()) == 1
     assert not list(kernels_home.rglob("*.cubin"))
+
+
+def test_an_error_that_llvm_tells_and_goes_on_from_is_one(make_kernel: MakeKernel, kernels_home: Path) -> None:
+    definition = KernelDefinition(make_kernel(**{"triton/kernel.py": MODULE.replace(BODY, INLINE)}))
+    with pytest.raises(BuildFailed, match="_scale-0: could not allocate output register for constraint 'f'"):
+        build(definition, "triton", "gfx942")
 
 
 def test_more_shared_memory_than_there_is_is_rejected(make_kernel: MakeKernel, kernels_home: Path) -> None:
