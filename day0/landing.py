@@ -4,6 +4,7 @@ All that the two sides know of each other lies in the file system, beside the fo
 
     COMMIT/             the whole release, every byte checked
     COMMIT.partial/     files that are whole, under their own names, and unfinished ones
+    COMMIT.begun/       unfinished files that are written from front to back
     COMMIT.lock         held by whoever fetches
     COMMIT.follower     held by those who read along
     COMMIT.failed       why the last download ended without the release
@@ -27,6 +28,8 @@ from day0.files import atomic_write
 
 PATIENCE = 30.0
 """Seconds that a file is waited for while nobody fetches: a download that failed may be tried again."""
+AT_ONCE = 8
+"""Files that a download brings at the same time, at most: as many as the hub's own client."""
 _POLL = 0.1
 _LENGTH = 8  # bytes at the start of a safetensors file that hold the length of its header
 
@@ -52,13 +55,15 @@ class Landing:
             return cls(location, None, digests)
         return cls(Path(snapshot.lands or location), location, digests)
 
-    def wait_for(self, name: str, waiting: Callable[[], None] = lambda: None) -> Path:
+    def wait_for(self, name: str, sleep: Callable[[float], object] = time.sleep, *, begun: bool = False) -> Path:
         """Where a file lies, as soon as all its bytes are there. They need not be right: hash them while reading.
 
         Open the file at once: the folder is renamed when the last file is checked. What is open stays readable.
 
         Args:
-            waiting: called ten times a second; may raise. A thread that has not its stage's deadline checks it there.
+            sleep: called ten times a second; may raise. A thread that has not its stage's deadline checks it there.
+            begun: do not wait for the end of a file that is written from front to back: its path (`unfinished`) comes
+                at once. What is in it may be thrown away and fetched again; whoever reads it has to hash what he reads.
 
         Raises:
             EvidenceMissing: the download ended without it, or none is running.
@@ -66,21 +71,37 @@ class Landing:
             StageTimeout, Cancelled: the stage's time was up.
         """
         size = self._size(name)
-        limit = deadline.current()
-        idle_since = time.monotonic()
+        pause = self.pauses(name, sleep)
         while True:
             path = self._whole(name, size)
             if path:
                 self._compare_header(name, path)
                 return path
+            arriving = begun_folder(self.folder) / name
+            if begun and arriving.is_file():
+                return arriving
+            pause()
+
+    def unfinished(self, path: Path) -> bool:
+        """Whether a path that `wait_for` returned is of a file whose end was not waited for."""
+        return path.is_relative_to(begun_folder(self.folder))
+
+    def pauses(self, name: str, sleep: Callable[[float], object] = time.sleep) -> Callable[[], None]:
+        """What to call as long as a file, or more of it, is waited for: it sleeps, and raises as `wait_for` does."""
+        limit = deadline.current()
+        idle_since = time.monotonic()
+
+        def pause() -> None:
+            nonlocal idle_since
             limit.check()
-            waiting()
             now = time.monotonic()
             if _held(_beside(self.folder, "lock")):
                 idle_since = now
             elif now - idle_since > PATIENCE:
                 raise EvidenceMissing(f"{name} was not fetched: {self._why()}")
-            time.sleep(_POLL)
+            sleep(_POLL)
+
+        return pause
 
     def settle(self) -> None:
         """Wait until nobody fetches the release any more: it is there, or the download has ended without it."""
@@ -165,6 +186,11 @@ class Following:
 def partial(folder: Path) -> Path:
     """Where a release lies until it is whole and checked."""
     return folder.with_name(f"{folder.name}.partial")
+
+
+def begun_folder(folder: Path) -> Path:
+    """Where unfinished files of a release lie that are written from front to back."""
+    return folder.with_name(f"{folder.name}.begun")
 
 
 def followed(folder: Path) -> bool:

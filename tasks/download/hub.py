@@ -12,7 +12,7 @@ from day0 import deadline
 from day0.artifacts.snapshot import Fault, Snapshot
 from day0.errors import InputError, Unavailable
 from day0.home import home
-from day0.landing import arriving, note_failure, partial
+from day0.landing import arriving, begun_folder, note_failure, partial
 from day0.release import Release
 from tasks.download.arrivals import hashed_as_they_land, wait_for_followers, whole
 from tasks.download.foreign import COMMIT
@@ -85,7 +85,7 @@ def folder_of(source: Release, commit: str) -> Path:
 def _complete(hub: Hub, release: HubRelease, manifest: Manifest, folder: Path) -> VerifyReport:
     """Bring `folder` to what the hub says. It appears under its name only when every digest is right."""
     place = folder if folder.exists() else partial(folder)
-    begun = folder.with_name(f"{folder.name}.begun")
+    begun = begun_folder(folder)
     names = sorted(manifest.files)
     refused = {} if place == folder else _transfer(hub, release, names, place, folder, begun)
     report = verify_folder(place, manifest, hash_all=True)

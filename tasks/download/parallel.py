@@ -12,13 +12,14 @@ from pathlib import Path
 
 from day0 import deadline
 from day0.errors import CheckFailed, Day0Error, InputError
+from day0.landing import AT_ONCE
 from day0.progress import report
 from tasks.download.direct import fetch_whole
 from tasks.download.source import Hub, HubRelease
 
 logger = logging.getLogger("day0.download")
 
-CONNECTIONS = 8  # as many as the hub's own client
+CONNECTIONS = AT_ONCE
 
 
 class _Stopped(Exception):

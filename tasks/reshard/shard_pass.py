@@ -10,9 +10,9 @@ import errno
 import os
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -79,13 +79,31 @@ def run_finish(job: FinishJob) -> Finished:
         targets.close()
 
 
+@dataclass(frozen=True)
+class Growth:
+    """A shard that is still arriving, from front to back.
+
+    `pause` is called as long as more of it is waited for, and raises where that is in vain; `landed` waits for the
+    whole file, and raises where its header is not the one that the plan was made from.
+    """
+
+    pause: Callable[[], object]
+    landed: Callable[[], object]
+
+
 class ShardPass:
-    """One pass over one shard."""
+    """One pass over one shard; with `growth` over one that is still arriving."""
 
     def __init__(
-        self, job: ShardJob, targets: Targets, buffers: BufferPool, helpers: Helpers, control: Control
+        self,
+        job: ShardJob,
+        targets: Targets,
+        buffers: BufferPool,
+        helpers: Helpers,
+        control: Control,
+        growth: Growth | None = None,
     ) -> None:
-        self.job, self.targets, self.buffers = job, targets, buffers
+        self.job, self.targets, self.buffers, self.growth = job, targets, buffers, growth
         self.helpers, self.control = helpers, control
         self.sources: dict[str, int] = {}
         self.sha: FileHash | None = None
@@ -100,7 +118,7 @@ class ShardPass:
         """Read, write, hash; what was written is not on the disk yet, that is for `Targets.shard_done`.
 
         Raises:
-            CheckFailed: the shard's SHA-256 is not the expected one.
+            CheckFailed: the shard's SHA-256 is not the expected one, or what arrived of it was thrown away.
             EOFError: the shard was changed or is shorter than its header says.
         """
         job = self.job
@@ -110,11 +128,12 @@ class ShardPass:
                 stack.callback(os.close, self.sources[name])
             self.source = self.sources[job.name]
             before = self._states()
-            if before[job.name][0] != job.file_bytes:
+            if self.growth is None and before[job.name][0] != job.file_bytes:
                 raise EOFError(f"{job.name} has {before[job.name][0]:,} bytes, its header says {job.file_bytes:,}")
             os.posix_fadvise(self.source, 0, 0, os.POSIX_FADV_SEQUENTIAL)
-            claimed = claim(Path(job.sources[job.name]), waiting=self.control.check)
-            held = stack.enter_context(claimed) if job.hashes and job.shared else None
+            held = None
+            if job.hashes and job.shared and self.growth is None:
+                held = stack.enter_context(claim(Path(job.sources[job.name]), waiting=self.control.check))
             if job.hashes and not (held and held.known):
                 self.sha = FileHash(self.source, self.helpers, self.control)
             moves = [part for move in copied(job.streams) for part in self._share(move)]
@@ -127,6 +146,8 @@ class ShardPass:
             if held and digest and not held.known:
                 held.record(digest)
             after = self._states()
+            if self.growth:
+                before = after  # what was read is right whatever it was before: its digest is compared
             for name, state in before.items():
                 if after[name] != state:
                     raise EOFError(f"{name} was changed while it was read")
@@ -135,6 +156,8 @@ class ShardPass:
                 f"{job.name}: SHA-256 is {digest}, but {job.expected} was recorded; the file changed or is damaged, "
                 "fetch it again (`day0 verify --rehash` tells which files are)"
             )
+        if self.growth:
+            self.growth.landed()
         return ShardResult(job.name, before, digest, self.errors)
 
     def _states(self) -> dict[str, State]:
@@ -248,10 +271,11 @@ class ShardPass:
             self.control.check()
             until = min(end, begin + size)
             self._ahead(until)
+            self._arrived(until)
             buffer = self.buffers.take()
             try:
                 view = buffer.view[: until - begin]
-                read_at(self.source, view, begin, self.job.name)
+                self._read(view, begin)
                 if self.sha:
                     self.sha.feed(begin, view, buffer)
                 for move in sweep.over(begin, until):
@@ -297,10 +321,11 @@ class ShardPass:
             self.control.check()
             end = min(begin + size, first.end)
             self._ahead(end)
+            self._arrived(end)
             buffer = self.buffers.take() if size <= self.buffers.size else Buffer(size, None)
             try:
                 view = buffer.view[: end - begin]
-                read_at(self.source, view, begin, self.job.name)
+                self._read(view, begin)
                 if self.sha:
                     self.sha.feed(begin, view, buffer)
                 for number, offset, data in converter.convert(begin - first.begin, view):
@@ -316,6 +341,8 @@ class ShardPass:
 
     def _read_input(self, stream: Stream, number: int, begin: int, end: int) -> memoryview:
         tensor = stream.inputs[number]
+        if tensor.file == self.job.name:
+            self._arrived(tensor.begin + end)
         view = memoryview(bytearray(end - begin))
         read_at(self.sources[tensor.file], view, tensor.begin + begin, tensor.file)
         return view
@@ -338,6 +365,25 @@ class ShardPass:
                 return
             begin, offset = begin + count, offset + count
             self.control.add(count)
+
+    def _read(self, view: memoryview, begin: int) -> None:
+        while True:
+            try:
+                return read_at(self.source, view, begin, self.job.name)
+            except EOFError:
+                if self.growth is None:
+                    raise
+            self._arrived(begin + len(view))  # it was cut off meanwhile, and arrives once more
+
+    def _arrived(self, position: int) -> None:
+        """Wait until the shard is there up to `position`, if it is still arriving."""
+        while self.growth:
+            status = os.fstat(self.source)
+            if not status.st_nlink:
+                raise CheckFailed(f"{self.job.name}: it arrived damaged, and what there was of it was thrown away")
+            if status.st_size >= position:
+                return
+            self.growth.pause()
 
     def _ahead(self, position: int) -> None:
         """Have the kernel read what comes after `position`, where it is not in memory."""

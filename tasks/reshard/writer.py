@@ -11,6 +11,7 @@ import os
 import resource
 import shutil
 import threading
+import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -20,14 +21,14 @@ from typing import Any
 from day0 import deadline, progress
 from day0.checkpoint import Checkpoint
 from day0.errors import InputError
-from day0.landing import Landing
+from day0.landing import AT_ONCE, Landing
 from tasks.reshard.hashing import BufferPool, Control, Helpers, Stopped
 from tasks.reshard.jobs import FinishJob, ShardJob, ShardResult
 from tasks.reshard.journal import Journal
 from tasks.reshard.moves import shareable
 from tasks.reshard.reflink import supports_reflink
 from tasks.reshard.remaining import Remaining
-from tasks.reshard.shard_pass import ShardPass, buffers_for, run_finish, run_shard
+from tasks.reshard.shard_pass import Growth, ShardPass, buffers_for, run_finish, run_shard
 from tasks.reshard.targets import Target, Targets, write_at
 from tasks.reshard.writes import Fill, WritePlan
 
@@ -119,6 +120,7 @@ class _Run:
         self.limit = deadline.current()
         self.control = Control(self.limit)
         self.left = Remaining(plan, checkpoint, root, expected, hashes, journal)
+        self.reflinks = landing is not None and supports_reflink(root)
         self.drop_behind = checkpoint.bytes + plan.bytes_written > _memory() // 2
 
     def prepare(self) -> None:
@@ -150,19 +152,30 @@ class _Run:
     def by_threads(self, count: int) -> None:
         """Take the shards by threads of this process, `count` at once; others wait for the disk meanwhile.
 
-        Threads that find no shard left copy or hash for those that have one.
+        Threads that find no shard left copy or hash for those that have one. Shards that are still arriving are
+        followed, all of them at the same time: who waits for more of one lets another thread have its turn.
         """
         helpers, buffers = Helpers(), BufferPool(*buffers_for(count), self.control)
         targets = Targets(self.root, self.left.targets, helpers, self.control)
         waiting: deque[str | int] = deque([*self.left.without_shard(), *self.left.shards])
         pending, lock, turns = len(waiting), threading.Lock(), threading.Semaphore(count)
         errors: list[BaseException] = []
+        following = AT_ONCE if self.landing else 0
+
+        def sleep(seconds: float) -> None:
+            turns.release()
+            try:
+                time.sleep(seconds)
+            finally:
+                turns.acquire()
+            self.control.check()
 
         def take(name: str) -> ShardResult:
             while True:
-                job = self._job(name, self.left.targets)
+                job = self._job(name, self.left.targets, sleep, begun=self._can_follow(name))
+                growth = self._growth(job, sleep)
                 try:
-                    return ShardPass(job, targets, buffers, helpers, self.control).run()
+                    return ShardPass(job, targets, buffers, helpers, self.control, growth).run()
                 except FileNotFoundError:  # its folder got its final name before the file was opened
                     if self.landing is None:
                         raise
@@ -175,7 +188,7 @@ class _Run:
                         with lock:
                             what = waiting.popleft() if waiting else None
                         if what is None:
-                            if not self.with_hashes:
+                            if not (self.with_hashes or self.landing):
                                 helpers.help()  # within its turn: more that copy than cores would gain nothing
                             break
                         result = take(what) if isinstance(what, str) else None
@@ -195,7 +208,8 @@ class _Run:
                 self.control.stop()
                 helpers.close()
 
-        workers = [threading.Thread(target=work, name=f"reshard-{n}") for n in range(2 * count if pending else 0)]
+        needed = 2 * count + following if pending else 0
+        workers = [threading.Thread(target=work, name=f"reshard-{n}") for n in range(needed)]
         try:
             for worker in workers:
                 worker.start()
@@ -248,10 +262,16 @@ class _Run:
         file = self.plan.files[number]
         return Target(file.name, file.nbytes, ((0, file.nbytes),), 1, self.with_hashes)
 
-    def _job(self, name: str, targets: Mapping[int, Target]) -> ShardJob:
+    def _job(
+        self,
+        name: str,
+        targets: Mapping[int, Target],
+        sleep: Callable[[float], object] = time.sleep,
+        begun: bool = False,
+    ) -> ShardJob:
         return ShardJob(
             name=name,
-            sources={source: str(self._path(source)) for source in self.left.sources[name]},
+            sources={source: str(self._path(source, sleep, begun)) for source in self.left.sources[name]},
             file_bytes=self.checkpoint.files[name].file_bytes,
             root=str(self.root),
             streams=tuple(self.plan.streams.get(name, ())),
@@ -262,11 +282,26 @@ class _Run:
             shared=self.landing is not None,
         )
 
-    def _path(self, name: str) -> Path:
+    def _path(self, name: str, sleep: Callable[[float], object], begun: bool) -> Path:
         """Where a shard lies; waits for one that is still arriving."""
         if self.landing is None:
             return self.checkpoint.path(name)
-        return self.landing.wait_for(name, waiting=self.control.check)
+        return self.landing.wait_for(name, sleep, begun=begun)
+
+    def _can_follow(self, name: str) -> bool:
+        """Whether a shard can be taken while it arrives: by itself, from front to back, into bytes of its own.
+
+        Whether what arrived is right is only known at the end, by the digest: without one it is waited for.
+        """
+        alone = self.left.sources[name] == {name}
+        shared = self.reflinks and shareable(self.plan.streams.get(name, ()))
+        return bool(self.landing and self.with_hashes and self.expected.get(name) and alone and not shared)
+
+    def _growth(self, job: ShardJob, sleep: Callable[[float], object]) -> Growth | None:
+        landing = self.landing
+        if landing is None or not landing.unfinished(Path(job.sources[job.name])):
+            return None
+        return Growth(landing.pauses(job.name, sleep), lambda: landing.wait_for(job.name, sleep))
 
     def _check_space(self) -> None:
         there = sum(path.stat().st_blocks * 512 for path in self.root.rglob("*") if path.is_file())

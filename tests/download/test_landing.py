@@ -165,11 +165,11 @@ def test_nobody_fetches(hub: LocalHub, large: Path) -> None:
 def test_whoever_waits_may_give_up(hub: LocalHub, large: Path) -> None:
     hub.push("acme/large", large)
 
-    def give_up() -> None:
+    def give_up(_seconds: float) -> None:
         raise CheckFailed("another shard is damaged")
 
     with pytest.raises(CheckFailed, match="another shard"):
-        Landing.of(survey("acme/large")).wait_for(ONE, waiting=give_up)
+        Landing.of(survey("acme/large")).wait_for(ONE, give_up)
 
 
 def test_waiting_ends_with_the_stage(hub: LocalHub, large: Path) -> None:
