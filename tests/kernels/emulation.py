@@ -11,6 +11,7 @@ import re
 import shutil
 import sys
 from pathlib import Path
+from typing import Any
 
 EMULATED = Path(__file__).with_name("emulated")
 #: Elements of the largest argument: fibers are slow.
@@ -87,7 +88,8 @@ def main(folder: str, library: str) -> None:
     print(f"{tried} compared")
 
 
-def _strided(x):  # type: ignore[no-untyped-def]
+def _strided(x: Any) -> Any:
+    """Every second number of wider rows, whose others are NaN."""
     import torch
 
     wide = torch.full((x.shape[0], 2 * x.shape[1] + 3), float("nan"), dtype=x.dtype)
@@ -96,7 +98,8 @@ def _strided(x):  # type: ignore[no-untyped-def]
     return view
 
 
-def _with_nan(x):  # type: ignore[no-untyped-def]
+def _with_nan(x: Any) -> Any:
+    """With a NaN and both infinities."""
     x = x.clone()
     if x.numel():
         x.view(-1)[x.numel() // 2] = float("nan")
