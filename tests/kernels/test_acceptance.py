@@ -163,3 +163,12 @@ def test_without_its_device_a_kernel_is_not_accepted(make_kernel: MakeKernel, ke
     assert interpreted.verdict is Verdict.INCONCLUSIVE
     assert interpreted.error["reason"] == "right under Triton's interpreter; not run on a device"
     assert interpreted.error["float32"]["output 0"]["ratio"] == 1.0
+
+
+def test_an_operator_that_cannot_be_traced_is_rejected_by_opcheck(make_kernel: MakeKernel, kernels_home: Path) -> None:
+    """Its meta function, the reference, asks for values: right in every call, and of no use in a graph."""
+    reference = "def reference(x, by):\n    return (x * by if not x.numel() or x.max() < 1e30 else by * x,)\n"
+    folder = make_kernel(**{"kernel.yaml": ONLY_PYTHON, "reference.py": reference})
+    kernel = accept(KernelDefinition(folder), "triton", interpret=True)
+    assert kernel.verdict is Verdict.FAIL, kernel.error
+    assert kernel.error["reason"].startswith("opcheck: float32, size=7: test_faketensor: "), kernel.error["reason"]

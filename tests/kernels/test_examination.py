@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,7 +18,7 @@ from tasks.kernels.acceptance.faults import Fault
 from tasks.kernels.acceptance.huge import available_memory
 from tasks.kernels.acceptance.repeat_checks import check_stream
 from tasks.kernels.definition import KernelDefinition, Tolerance
-from tests.kernels.conftest import KERNEL_YAML, MakeKernel
+from tests.kernels.conftest import INPUTS, KERNEL_YAML, MakeKernel
 
 pytestmark = pytest.mark.reference
 
@@ -245,3 +246,118 @@ def test_memory_is_what_a_control_group_leaves(tmp_path: Path) -> None:
     assert available_memory("cpu", tmp_path) == 2000 * 1024 * 8 // 10
     (group / "memory.max").write_text("11000\n")
     assert available_memory("cpu", tmp_path) == 8000
+
+
+class Sometimes:
+    """Right, but for every `nth` call."""
+
+    def __init__(self, nth: int, wrong: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        self.calls, self.nth, self.wrong = 0, nth, wrong
+
+    def __call__(self, x: torch.Tensor, by: float) -> torch.Tensor:
+        self.calls += 1
+        result = x.contiguous() * by
+        return self.wrong(result) if self.calls % self.nth == 0 else result
+
+
+class Rewrites:
+    """Returns what is right, and writes to what it returned before."""
+
+    def __init__(self) -> None:
+        self.before: torch.Tensor | None = None
+
+    def __call__(self, x: torch.Tensor, by: float) -> torch.Tensor:
+        if self.before is not None:
+            self.before.zero_()
+        self.before = x.contiguous() * by
+        return self.before
+
+
+def _later(x: torch.Tensor, by: float) -> torch.Tensor:
+    result = x.contiguous() * by
+    if torch.get_num_threads() == 4:  # in the last check
+        threading.Timer(0.01, result.zero_).start()
+    return result
+
+
+def _by_threads(x: torch.Tensor, by: float) -> torch.Tensor:
+    return x.contiguous() * (by if torch.get_num_threads() != 4 else 2 * by)
+
+
+def _unwritten(x: torch.Tensor, by: float) -> torch.Tensor:
+    result = torch.empty(x.shape)
+    result[:-1] = x[:-1] * by
+    return result
+
+
+@pytest.mark.parametrize(
+    ("run", "kind", "says"),
+    [
+        (Sometimes(61, lambda right: right.add(1e-6)), "undetermined", "equal call"),
+        (Rewrites(), "stale", "was overwritten by a later call"),
+        (_later, "late", "changed after the call"),
+        (_by_threads, "error", "4 threads"),
+        (_unwritten, "unwritten", "depends on what memory held before"),
+    ],
+)
+def test_what_only_repetition_shows(make_kernel: MakeKernel, run: Any, kind: str, says: str) -> None:
+    inputs = INPUTS.replace('{"size": 7}, {"size": 0}, ', "")
+    with pytest.raises(Fault) as raised:
+        Examination(KernelDefinition(make_kernel(**{"inputs.py": inputs})), Candidate(run), seed=3).run()
+    assert (raised.value.kind, says in str(raised.value)) == (kind, True), str(raised.value)
+
+
+def _writes(factor: float, rows: int | None = None) -> Callable[..., None]:
+    def out(x: torch.Tensor, by: float, *, out0: torch.Tensor) -> None:
+        out0[:rows] = x[:rows] * by * factor
+
+    return out
+
+
+@pytest.mark.parametrize(
+    ("out", "kind"),
+    [
+        (_writes(1.01), "error"),
+        (_writes(1.0, -1), "unwritten"),
+        (lambda x, by, out0: out0.set_(x * by), "structure"),
+        (lambda x, by, out0: 1 / 0, "raised"),
+    ],
+)
+def test_given_outputs_are_examined_too(make_kernel: MakeKernel, out: Any, kind: str) -> None:
+    candidate = Candidate(lambda x, by: x.contiguous() * by, out)
+    with pytest.raises(Fault, match="given outputs") as raised:
+        Examination(KernelDefinition(make_kernel()), candidate, seed=3).run()
+    assert raised.value.kind == kind
+
+
+def test_an_argument_that_must_be_refused(make_kernel: MakeKernel) -> None:
+    strict = KernelDefinition(make_kernel(**{"kernel.yaml": KERNEL_YAML + "contiguous: [x]\n"}))
+
+    def refuses(x: torch.Tensor, by: float) -> torch.Tensor:
+        if not x.is_contiguous():
+            raise ValueError("x must be contiguous")
+        return x * by
+
+    Examination(strict, Candidate(refuses), seed=3).run()
+    with pytest.raises(Fault, match="x is not contiguous, and it was taken") as raised:
+        Examination(strict, Candidate(lambda x, by: x.contiguous() * by), seed=3).run()
+    assert raised.value.kind == "accepted"
+
+
+def test_results_that_lean_to_one_side() -> None:
+    """Half of them cut toward zero: the mean error is within the tolerance."""
+    exact = torch.randn(20000, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    nearest = exact.to(torch.bfloat16)
+    beyond = nearest.double().abs() > exact.abs()
+    cut = torch.where(beyond, torch.nextafter(nearest, torch.zeros_like(nearest)), nearest)
+    judge = Judge("bfloat16", Tolerance(ratio=1.6, atol=0, reason="of the test"))
+    half = torch.where(torch.arange(20000) % 2 == 0, cut, nearest)
+    for outputs, leans in ((nearest, False), (half, True)):
+        judge.sums.clear()
+        judge.compare([outputs], [nearest], [exact], "here")
+        if not leans:
+            judge.finish()
+            continue
+        with pytest.raises(Fault, match="results lean toward zero") as raised:
+            judge.finish()
+        assert raised.value.kind == "bias"

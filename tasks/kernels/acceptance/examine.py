@@ -72,8 +72,9 @@ class Examination:
             check_special_values(subject, judge, case, dtype)
             check_same_addresses(subject, judge, case, dtype)
         largest = self._largest(dtype)
-        same = check_repeats(subject, judge, largest, dtype)
+        same, at_once = check_repeats(subject, judge, largest, dtype)
         self.error["same_for_any_threads"] = same and self.error.get("same_for_any_threads", True)
+        self.error["threads_at_once"] = max(at_once, self.error.get("threads_at_once", 0.0))
         stream = CudaStream() if torch.device(self.device).type == "cuda" else self.stream
         if stream is not None:
             check_stream(subject, judge, largest, dtype, stream)

@@ -14,6 +14,9 @@ from tasks.kernels.acceptance.poison import PATTERNS
 from tasks.kernels.acceptance.subject import Subject, Tensors
 from tasks.kernels.definition import Case, label
 
+#: Calls that tell a result of what memory held before from one that differs each time.
+_AGAIN = 5
+
 
 def check_layout(subject: Subject, judge: Judge, case: Case, dtype: torch.dtype, layout: str) -> None:
     """Raises Fault: results are wrong, or memory is touched or left that must not be."""
@@ -28,7 +31,11 @@ def check_layout(subject: Subject, judge: Judge, case: Case, dtype: torch.dtype,
     _structure(subject, outputs, ours, place)
     _alone(subject, outputs, args, place)
     _unchanged(subject, args, before, place)
+    kept = [output.clone() for output in outputs]
     again = subject.call(args, place, PATTERNS[1], sizes)
+    for number, (now, then) in enumerate(zip(outputs, kept, strict=True)):
+        if not same_bits(now, then):
+            raise Fault("stale", f"{place}: output {number} was overwritten by a later call")
     _written(subject, outputs, again, args, sizes, place)
     try:
         subject.right(judge, args, outputs, ours, where, spread=layout != "expanded")
@@ -130,9 +137,10 @@ def _written(
             continue
         index = first_difference(first, second)
         if args is not None:
-            repeated = subject.call(args, place, PATTERNS[0], sizes)[number]
-            if not same_bits(first, repeated):
-                raise Fault("undetermined", f"{place}: output {number} at {index} differs between equal calls")
+            for _ in range(_AGAIN):
+                for pattern, expected in zip(PATTERNS, (first, second), strict=True):
+                    if not same_bits(expected, subject.call(args, place, pattern, sizes)[number]):
+                        raise Fault("undetermined", f"{place}: output {number} at {index} differs between equal calls")
         raise Fault(
             "unwritten",
             f"{place}: output {number} at {index} depends on what memory held before: it is not written, or "

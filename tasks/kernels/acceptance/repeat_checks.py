@@ -18,15 +18,21 @@ from tasks.kernels.definition import Case, label
 #: Calls of the largest case with several threads that must agree bit for bit, and their numbers of threads.
 _REPEATS = 12
 _THREADS = (1, 4)
+#: Calls go on until threads have worked side by side for so many seconds, in which a race would show, or for so many
+#: seconds in all: on a busy machine one thread may be done before the other has begun.
+_AT_ONCE, _PATIENCE = 0.002, 0.5
 #: Seconds in which work that was put off would show.
 _LATER = 0.05
 #: Clock cycles for which a stream is kept busy: some 50 ms.
 _BUSY = 100_000_000
 
 
-def check_repeats(subject: Subject, judge: Judge, case: Case, dtype: torch.dtype) -> bool:
-    """One case again and again, with several threads, and a moment later; whether results are the same bit for bit
-    with any number of threads, which is no fault.
+def check_repeats(subject: Subject, judge: Judge, case: Case, dtype: torch.dtype) -> tuple[bool, float]:
+    """One case again and again, with several threads, and a moment later.
+
+    Returns:
+        Whether results are the same bit for bit with any number of threads, which is no fault if not; and the seconds
+        for which threads were seen to work side by side.
 
     Raises:
         Fault: equal calls differ, results are wrong, or change after the call.
@@ -35,28 +41,34 @@ def check_repeats(subject: Subject, judge: Judge, case: Case, dtype: torch.dtype
     ours = subject.reference(args)
     threads = torch.get_num_threads()
     results: list[Tensors] = []
+    at_once = 0.0
     try:
         for count in _THREADS:
             torch.set_num_threads(count)
             where = f"{label(case)}, {count} threads"
-            found = [subject.call(args, f"{judge.dtype}, {where}") for _ in range(_REPEATS)]
-            kept = tuple(output.clone() for output in found[0])
-            for outputs in found[1:]:
+            first = subject.call(args, f"{judge.dtype}, {where}")
+            kept = tuple(output.clone() for output in first)
+            at_once = 0.0
+            started, calls = time.perf_counter(), 1
+            while calls < _REPEATS or (count > 1 and at_once < _AT_ONCE and time.perf_counter() - started < _PATIENCE):
+                before = time.process_time() - time.perf_counter()
+                outputs = subject.call(args, f"{judge.dtype}, {where}")
+                at_once += max(0.0, time.process_time() - time.perf_counter() - before)
+                calls += 1
                 for number, (left, right) in enumerate(zip(kept, outputs, strict=True)):
                     if not same_bits(left, right):
                         index = first_difference(left, right)
                         detail = f"{judge.dtype}, {where}: output {number} at {index} differs between equal calls"
                         raise Fault("undetermined", detail)
             judge.compare(*subject.compared(args, kept, ours), where)
-            results.append(found[0])
+            results.append(first)
     finally:
         torch.set_num_threads(threads)
-    copies = [output.clone() for output in results[-1]]
     time.sleep(_LATER)
-    for number, (now, then) in enumerate(zip(results[-1], copies, strict=True)):
+    for number, (now, then) in enumerate(zip(results[-1], kept, strict=True)):
         if not same_bits(now, then):
             raise Fault("late", f"{judge.dtype}, {label(case)}: output {number} changed after the call")
-    return all(same_bits(left, right) for left, right in zip(*results, strict=True))
+    return all(same_bits(left, right) for left, right in zip(*results, strict=True)), at_once
 
 
 class Stream(Protocol):

@@ -20,6 +20,8 @@ Tensors = tuple[torch.Tensor, ...]
 
 #: Results of earlier calls that are held on to.
 _HELD = 8
+#: Calls that tell a wrong result from one that differs each time.
+_AGAIN = 5
 
 
 @dataclass
@@ -121,7 +123,7 @@ class Subject:
         spread: bool = True,
         infinite: bool = False,
     ) -> None:
-        """Outputs are near float64; those that are not may be an earlier call's.
+        """Outputs are near float64; those that are not may be an earlier call's, or another's each time.
 
         Raises:
             Fault: they are not.
@@ -133,6 +135,10 @@ class Subject:
                 if all(same_bits(now, then) for now, then in zip(outputs, copies, strict=True)):
                     detail = f"{judge.dtype}, {where}: the results are those of an earlier call ({place})"
                     raise Fault("stale", detail) from fault
+            for _ in range(_AGAIN):
+                again = self.call(args, f"{judge.dtype}, {where}")
+                if not all(same_bits(now, then) for now, then in zip(again, outputs, strict=True)):
+                    raise Fault("undetermined", f"{fault}; an equal call gives something else") from fault
             raise
 
     def remember(self, outputs: Tensors, place: str) -> None:
