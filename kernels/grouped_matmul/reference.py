@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 
 
 def reference(
@@ -29,7 +30,7 @@ def reference(
     if x_scale is not None:
         full = full * x_scale.to(wide).repeat_interleave(block_columns, dim=1)[:, :inner]
     out = torch.zeros(rows, columns, dtype=result, device=x.device)
-    if x.is_meta:
+    if x.is_meta or isinstance(ends, FakeTensor):  # whose numbers nobody knows
         return (out,)
     begin = 0
     for expert, end in enumerate(ends.tolist()):
