@@ -117,11 +117,11 @@ def cut(call: Call) -> Call:
         batch, k, columns = args[1].shape
         batch = min(batch, 4)
         args[0] = _resized(args[0], (batch, *args[0].shape[1:]))
-        args[1] = _resized(args[1], (batch, k, max(1, min(columns, _columns(k) // batch))))
+        args[1] = _resized(args[1], (batch, k, min(columns, _whole(_columns(k) // batch))))
     elif call.packet == "aten::_grouped_mm" and len(args) > 2 and len(args[1].shape) == 3:
         experts, k, columns = args[1].shape
         experts = min(experts, 4)
-        args[1] = _resized(args[1], (experts, k, min(columns, _columns(k) // experts)))
+        args[1] = _resized(args[1], (experts, k, min(columns, _whole(_columns(k) // experts))))
         args[2] = _resized(args[2], (experts,))
     elif call.packet in ("aten::embedding", "aten::index_select", "aten::index"):
         row = max(1, math.prod(args[0].shape[1:]))
@@ -133,7 +133,12 @@ def cut(call: Call) -> Call:
 
 
 def _columns(rows: int) -> int:
-    return max(1, MOST_ELEMENTS // max(1, rows))
+    """How many are kept; whole multiples, as kernels want rows to begin at multiples of 16 bytes."""
+    return _whole(MOST_ELEMENTS // max(1, rows))
+
+
+def _whole(columns: int) -> int:
+    return columns // 64 * 64 or max(1, columns)
 
 
 def _resized(spec: TensorSpec, shape: tuple[int, ...]) -> TensorSpec:

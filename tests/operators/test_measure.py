@@ -125,5 +125,7 @@ def test_large_operands_are_cut_where_the_call_stays_right() -> None:
         assert max(math.prod(s.shape) for s in specs(smaller)) <= MOST_ELEMENTS
         operator(*(torch.empty(s.shape, device="meta").long() if n and operator is aten.embedding.default
                    else torch.empty(s.shape, device="meta") for n, s in enumerate(specs(smaller))))  # fmt: skip
+    experts = cut(call(aten._grouped_mm.default, (16, 2880), (128, 2880, 5760), (128,)))
+    assert experts.args[1].shape == (4, 2880, 320)  # rows of a multiple of 16 bytes
     small = call(aten.bmm.default, (4, 17, 64), (4, 64, 32))
     assert cut(small) is small
