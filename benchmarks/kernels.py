@@ -1,24 +1,29 @@
 """The CPU kernels against the framework, eager and compiled, each ratio taken within one interleaved run.
 
-    python -m benchmarks.kernels [NAME...] [--repeats 15]
+    python -m benchmarks.kernels [NAME...] [--repeats 15] [--json]
 
 Kernels named, or all that have a CPU backend, are accepted first (a verdict of this machine is taken again) and timed
 as `day0 kernels bench` does: every case that inputs.py marks for timing, in bfloat16, with cold caches, outputs given
 to the kernel and to the compiled code alike, and an allocator that keeps memory. `share` is the bytes that must move
-over the time, over a copy's bandwidth in the same run; reading is faster than copying: a share may be above one.
+over the time, over the bandwidth of torch's copy in the same run. That copy reads what it writes over, a third of its
+traffic: kernels that write past the caches, or read only, have shares above one.
 
-A case is kept where the kernel is 1.3 times as fast as compiled code, or at 80 % of the copy's bandwidth. Prints JSON;
-exit code 1 where one is not. All cores are used: other work on the machine slows all contestants, but not alike.
+A case is kept where the kernel is 1.3 times as fast as compiled code, or at 80 % of the copy's bandwidth. Exit code 1
+where one is not. All cores are used: other work on the machine slows all contestants, but not alike.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import platform
 from typing import Any
 
 import torch
+from rich import box
+from rich.console import Console
+from rich.table import Table
 
 from day0.verdict import Verdict
 from tasks.kernels.definition import KernelDefinition
@@ -34,10 +39,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*")
     parser.add_argument("--repeats", type=int, default=15)
+    parser.add_argument("--json", action="store_true", help="all figures as JSON, not the table")
     options = parser.parse_args()
     folders = sorted(path.parent for path in kernels_folder().glob("*/kernel.yaml"))
     definitions = [KernelDefinition(folder) for folder in folders if not options.names or folder.name in options.names]
     results = [result for each in definitions if "cpu" in each.backends for result in measure(each, options.repeats)]
+    kept = bool(results) and all(result["kept"] for result in results)
     versions = {
         "torch": torch.__version__,
         "capability": torch.backends.cpu.get_cpu_capability(),
@@ -45,8 +52,32 @@ def main() -> int:
         "machine": platform.machine(),
     }
     limits = {"over_compiled": FASTER, "share": SHARE}
-    print(json.dumps({"versions": versions, "limits": limits, "results": results}, indent=1))
-    return 0 if results and all(result["kept"] for result in results) else 1
+    if options.json:
+        print(json.dumps({"versions": versions, "limits": limits, "results": results}, indent=1))
+    else:
+        print(", ".join(f"{name} {value}" for name, value in versions.items()))
+        print(f"kept: {FASTER} times compiled, or {SHARE:.0%} of the copy's bandwidth")
+        show(results)
+    return 0 if kept else 1
+
+
+def show(results: list[dict[str, Any]]) -> None:
+    """One table; times in microseconds."""
+    columns = ("kernel", "case", "µs", "eager", "compiled", "/compiled", "share", "copy GB/s", "kept")
+    table = Table(*columns, box=box.SIMPLE)
+    for result in results:
+        kept = "yes" if result["kept"] else "NO"
+        if "error" in result:
+            table.add_row(result["kernel"], f"{result['verdict']}: {result['error']}", *[""] * 6, kept)
+            continue
+        times = (micro(result["seconds"]), micro(result["eager"]), micro(result["compiled"]))
+        ratios = (f"{result['over_compiled'] or math.nan:.2f}", f"{result['share']:.2f}")
+        table.add_row(result["kernel"], result["case"], *times, *ratios, f"{result['copy'] / 1e9:.1f}", kept)
+    Console(width=200).print(table)
+
+
+def micro(seconds: float | None) -> str:
+    return f"{seconds * 1e6:.0f}" if seconds is not None else "-"
 
 
 def measure(definition: KernelDefinition, repeats: int) -> list[dict[str, Any]]:
@@ -56,13 +87,14 @@ def measure(definition: KernelDefinition, repeats: int) -> list[dict[str, Any]]:
         return [{"kernel": definition.name, "verdict": kernel.verdict.value, "error": kernel.error, "kept": False}]
     bandwidth = kernel.speedup["bandwidth"]
     timed = [Timed.model_validate(case) for case in kernel.speedup["cases"]]
-    return [{"kernel": definition.name, "copy": bandwidth, **judged(case)} for case in timed]
+    return [{**judged(case), "kernel": definition.name, "copy": bandwidth} for case in timed]
 
 
 def judged(timed: Timed) -> dict[str, Any]:
     faster = timed.compiled / timed.kernel if timed.compiled else None
     return {
         **timed.to_json(),
+        "seconds": timed.kernel,
         "over_eager": round(timed.eager / timed.kernel, 2),
         "over_compiled": round(faster, 2) if faster else None,
         "share": round(timed.roofline, 3),

@@ -67,18 +67,21 @@ inline Tensor empty(const Tensor& like, const std::vector<int64_t>& sizes, Scala
   return torch::stable::new_empty(like, sizes, dtype);
 }
 
-// Streaming stores pay once the output no longer fits in the last-level cache beside what is read; and they need whole,
-// aligned vectors: each row's start must be a multiple of 64 bytes.
-inline Write write_mode(const Tensor& out, int64_t row_bytes) {
+// Streaming stores pay once the output no longer fits in the last-level cache beside what is read.
+inline Write write_mode(int64_t bytes) {
 #if DAY0_X86
   static const int64_t cache = std::max<int64_t>(sysconf(_SC_LEVEL3_CACHE_SIZE), 8 << 20);
-  const int64_t bytes = out.numel() * static_cast<int64_t>(out.element_size());
-  const bool aligned = reinterpret_cast<uintptr_t>(out.data_ptr()) % 64 == 0 && row_bytes % 64 == 0;
-  return aligned && bytes > cache / 2 ? Write::streaming : Write::cached;
+  return bytes > cache / 2 ? Write::streaming : Write::cached;
 #else
-  (void)out, (void)row_bytes;
+  (void)bytes;
   return Write::cached;
 #endif
+}
+
+// And they need whole, aligned vectors: each row's start must be a multiple of 64 bytes.
+inline Write write_mode(const Tensor& out, int64_t row_bytes) {
+  const bool aligned = reinterpret_cast<uintptr_t>(out.data_ptr()) % 64 == 0 && row_bytes % 64 == 0;
+  return aligned ? write_mode(out.numel() * static_cast<int64_t>(out.element_size())) : Write::cached;
 }
 
 // Calls function(begin, end) over [0, count) on torch's threads, so that torch.set_num_threads holds; `work` is the number of

@@ -384,12 +384,11 @@ DAY0_INLINE void finish_stores(Write) {}
 
 #endif
 
-#if DAY0_VECTORS != 512
-DAY0_INLINE void load_two(const Float8_e4m3fn* p, F32& first, F32& second) {
+template <typename T>
+DAY0_INLINE void load_two(const T* p, F32& first, F32& second) {
   first = load(p);
   second = load(p + kLanes);
 }
-#endif
 
 // The first `count` of sixteen; the others are zero, and nothing past the end is read or written.
 template <typename T>
@@ -413,6 +412,38 @@ DAY0_INLINE void store(T* p, F32 x, int64_t count, Write write) {
   T buffer[kLanes];
   store(buffer, x);
   std::memcpy(static_cast<void*>(p), buffer, static_cast<size_t>(count) * sizeof(T));
+}
+
+// Operands of a dot product: where the machine multiplies pairs of bfloat16 (exactly, added in float32), thirty-two at once as they are.
+#if defined(DAY0_BF16)
+template <typename T>
+constexpr bool kDot = std::is_same_v<T, BFloat16>;
+typedef __m512i Pairs;
+DAY0_INLINE Pairs load_pairs(const BFloat16* p, int64_t count) {
+  return count >= 32 ? _mm512_loadu_si512(p) : _mm512_maskz_loadu_epi16((1u << count) - 1, p);
+}
+DAY0_INLINE Pairs load_pairs(const Float8_e4m3fn* p, int64_t count) {
+  const __m256i bytes = count >= 32 ? _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)) : _mm256_maskz_loadu_epi8((1u << count) - 1, p);
+  return bfloat16_of(bytes);
+}
+DAY0_INLINE F32 multiply(Pairs a, Pairs b, F32 sum) { return {_mm512_dpbf16_ps(sum.v, (__m512bh)a, (__m512bh)b)}; }
+#else
+template <typename T>
+constexpr bool kDot = false;
+#endif
+DAY0_INLINE F32 multiply(F32 a, F32 b, F32 sum) { return fma(a, b, sum); }
+template <typename T>
+constexpr int64_t kStep = kDot<T> ? 32 : kLanes;
+
+// Up to kStep<T> numbers of an operand of type W, of a product in T.
+template <typename T, typename W>
+DAY0_INLINE auto operand(const W* p, int64_t count) {
+#if defined(DAY0_BF16)
+  if constexpr (kDot<T>) {
+    return load_pairs(p, count);
+  } else
+#endif
+    return load(p, count);
 }
 
 // e^x to about one unit in the last place: x = n ln 2 + r, |r| <= ln(2)/2, and a polynomial in r (Cephes expf, Moshier 1989).

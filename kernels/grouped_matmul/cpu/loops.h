@@ -2,40 +2,6 @@
 // dimension, which is contiguous in both operands, so nothing is packed or transposed; their lanes are added at the end. With scales a
 // block's sums are in registers of their own before they are scaled.
 
-// How numbers of the inner dimension are taken: kStep at once.
-#if defined(DAY0_BF16)
-template <typename T>
-constexpr bool kDot = std::is_same_v<T, BFloat16>;
-#else
-template <typename T>
-constexpr bool kDot = false;
-#endif
-template <typename T>
-constexpr int64_t kStep = kDot<T> ? 32 : kLanes;
-
-#if defined(DAY0_BF16)
-typedef __m512i Pairs;
-DAY0_INLINE Pairs load_pairs(const BFloat16* p, int64_t count) {
-  return count >= 32 ? _mm512_loadu_si512(p) : _mm512_maskz_loadu_epi16((1u << count) - 1, p);
-}
-DAY0_INLINE Pairs load_pairs(const Float8_e4m3fn* p, int64_t count) {
-  const __m256i bytes = count >= 32 ? _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)) : _mm256_maskz_loadu_epi8((1u << count) - 1, p);
-  return bfloat16_of(bytes);
-}
-DAY0_INLINE F32 multiply(Pairs a, Pairs b, F32 sum) { return {_mm512_dpbf16_ps(sum.v, (__m512bh)a, (__m512bh)b)}; }
-#endif
-DAY0_INLINE F32 multiply(F32 a, F32 b, F32 sum) { return fma(a, b, sum); }
-
-template <typename T, typename W>
-DAY0_INLINE auto operand(const W* p, int64_t count) {
-#if defined(DAY0_BF16)
-  if constexpr (kDot<T>) {
-    return load_pairs(p, count);
-  } else
-#endif
-    return load(p, count);
-}
-
 // The registers that a tile may take.
 constexpr int kTileColumns = DAY0_VECTORS == 512 ? 4 : 2;
 constexpr int kTileRows = DAY0_VECTORS == 512 ? 6 : 2;

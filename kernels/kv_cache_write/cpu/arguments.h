@@ -17,6 +17,7 @@ struct CacheWrite {
   Entries key, value;
   const int64_t* slots;
   int64_t slots_stride, block_size;
+  Write write;
 };
 
 }  // namespace day0

@@ -29,6 +29,15 @@ Entries entries(const char* name, const Tensor& in, const Tensor& cache, const s
   return of;
 }
 
+// Streaming stores need each head's numbers to be whole vectors at their place in the cache.
+bool whole_vectors(const Entries& of, int64_t element) {
+  bool whole = of.cache_stride == 1 && reinterpret_cast<uintptr_t>(of.cache) % 64 == 0;
+  for (int64_t distance : {of.size, of.block_stride, of.slot_stride, of.cache_head_stride}) {
+    whole = whole && distance * element % 64 == 0;
+  }
+  return whole;
+}
+
 void kv_cache_write(Tensor key, Tensor value, Tensor key_cache, Tensor value_cache, Tensor slots, std::optional<Tensor> key_scale, std::optional<Tensor> value_scale) {
   STD_TORCH_CHECK(key_scale.has_value() == value_scale.has_value(), kOp, ": give both scales or none");
   check_dtype(kOp, "value", value, key.scalar_type());
@@ -44,12 +53,16 @@ void kv_cache_write(Tensor key, Tensor value, Tensor key_cache, Tensor value_cac
     key_scale = torch::stable::contiguous(*key_scale);
     value_scale = torch::stable::contiguous(*value_scale);
   }
-  const CacheWrite of{entries("key", key, key_cache, key_scale, cached), entries("value", value, value_cache, value_scale, cached),
-                      static_cast<const int64_t*>(slots.data_ptr()), slots.stride(0), key_cache.size(1)};
+  CacheWrite of{entries("key", key, key_cache, key_scale, cached), entries("value", value, value_cache, value_scale, cached),
+                static_cast<const int64_t*>(slots.data_ptr()), slots.stride(0), key_cache.size(1), Write::cached};
   STD_TORCH_CHECK(key_cache.size(0) == value_cache.size(0) && key_cache.size(1) == value_cache.size(1), kOp, ": both caches must have the same blocks, got shapes ", shape(key_cache), " and ", shape(value_cache));
   const int64_t count = slots.size(0), room = key_cache.size(0) * key_cache.size(1);
   for (int64_t token = 0; token < count; ++token) {
     STD_TORCH_CHECK(of.slots[token * of.slots_stride] < room, kOp, ": slot ", of.slots[token * of.slots_stride], " of token ", token, " is past the cache's ", room, " slots");
+  }
+  const int64_t element = static_cast<int64_t>(key_cache.element_size());
+  if (whole_vectors(of.key, element) && whole_vectors(of.value, element)) {
+    of.write = write_mode(count * of.key.heads * (of.key.size + of.value.size) * element);
   }
   DAY0_FLOATS(kOp, key.scalar_type(), {
     const auto loops = key_scale ? DAY0_SELECT(tokens<scalar_t, Float8_e4m3fn>) : DAY0_SELECT(tokens<scalar_t, scalar_t>);

@@ -3,6 +3,7 @@
 #include "arguments.h"
 
 #define DAY0_LOOPS "../../paged_decode_attention/cpu/loops.h"
+#define DAY0_WITH_BF16
 #include "../../common/cpu/multiversion.h"
 
 using namespace day0;
@@ -55,7 +56,7 @@ void run(Attention<T, C>& of, const std::vector<Piece>& pieces, const std::vecto
   of.partial = partial.data();
   of.pieces = pieces.data();
   of.first_piece = first.data();
-  const auto attend = DAY0_SELECT(pieces<T, C>);
+  const auto attend = DAY0_SELECT_BF16(pieces<T, C>);
   const auto merge = DAY0_SELECT(merge<T, C>);
   parallel(count * of.heads, kPiece * of.key_size, [&](int64_t begin, int64_t end) { attend(of, begin, end); });
   const int64_t outputs = (static_cast<int64_t>(first.size()) - 1) * of.heads * of.group;
