@@ -13,6 +13,10 @@ from day0.verdict import Verdict
 KernelUsage = Literal["gaps", "accepted"]
 
 
+#: The most elements that an index of 32 bits can tell apart.
+MOST_ELEMENTS = 2**31 - 1
+
+
 class Kernel(Frozen):
     name: str
     backend: str
@@ -23,6 +27,12 @@ class Kernel(Frozen):
     digest: str
     chosen: str | None = None
     """Why this backend is the one that is used of its kernel; None: another one is, or none."""
+
+    @property
+    def elements(self) -> int | None:
+        """The most elements that a tensor may have by what the kernel was accepted on; None: any number."""
+        found: int | None = self.error.get("elements", MOST_ELEMENTS)
+        return found
 
 
 class GivenKernel(Frozen):

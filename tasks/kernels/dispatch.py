@@ -18,7 +18,6 @@ from day0.artifacts.kernels import KernelBundle
 from day0.artifacts.operators import OperatorReport
 from day0.errors import InputError
 from day0.kernel_uses import KernelUse
-from tasks.kernels.acceptance.huge import MOST
 from tasks.kernels.build import build
 from tasks.kernels.definition import CompiledBackend, KernelDefinition
 from tasks.kernels.find import find_kernel
@@ -92,8 +91,8 @@ class Dispatch:
             library = build(definition, kernel.backend).path if compiled else None
             for gap in operators.gaps:
                 if gap.name in definition.file.replaces and gap.name not in self._uses:
-                    wrong, most = gap.measured == "wrong", kernel.error.get("elements", MOST)
-                    self.use(definition, kernel.backend, gap.name, library, wrong=wrong, elements=most)
+                    wrong = gap.measured == "wrong"
+                    self.use(definition, kernel.backend, gap.name, library, wrong=wrong, elements=kernel.elements)
 
     def close(self) -> None:
         """Take all kernels out again: what was there before is there again."""

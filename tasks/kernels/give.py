@@ -62,7 +62,7 @@ def give(bundle: KernelBundle, operators: OperatorReport, use: KernelUsage, fold
             library = None
             if isinstance(definition.backend(kernel.backend), CompiledBackend):
                 library = build(definition, kernel.backend).path
-            chosen.append(Chosen(definition, kernel.backend, library, places))
+            chosen.append(Chosen(definition, kernel.backend, library, places, kernel.elements))
     plugin: EnginePlugin | None = None
     files: tuple[FileRef, ...] = ()
     if chosen:

@@ -178,3 +178,20 @@ def test_what_cannot_be_loaded_or_raises_is_fallen_back_from_and_counted(tmp_pat
     check = judge_uses(found.uses, Verdict.PASS)
     assert check.verdict is Verdict.PASS
     assert len(follow_up([check])) == 3
+
+
+@pytest.mark.reference
+def test_a_kernel_is_given_no_more_elements_than_it_was_accepted_on() -> None:
+    import torch
+
+    from tasks.kernels.engine_plugin.operators import _accepted
+    from tasks.kernels.engine_plugin.plugin import takes
+
+    entry = {"dtypes": [torch.float32], "device": "cpu", "elements": 2**31 - 1}
+    small, large = torch.zeros(4), torch.zeros(1).expand(2**31)
+    assert takes(entry, small, small)
+    assert not takes(entry, small, large)
+    assert takes(entry | {"elements": None}, small, large)
+    assert _accepted(entry, [small, 2.0])
+    assert not _accepted(entry, [small, large])
+    assert _accepted(entry | {"elements": None}, [small, large])

@@ -159,3 +159,27 @@ def test_the_command_can_leave_it(machine: Path) -> None:
     assert found["measurement"]["why_not"] == "it was not asked for"
     assert found["measurement"]["outcomes"] == {}
     assert {operator["measured"] for phase in found["phases"].values() for operator in phase["operators"]} == {None}
+
+
+LARGER = """
+import sys, torch
+from pathlib import Path
+from tasks.kernels.definition import KernelDefinition
+from tasks.kernels.dispatch import Dispatch
+dispatch = Dispatch("CPU")
+dispatch.use(KernelDefinition(Path(sys.argv[1]) / "silu"), "triton", "aten::silu", elements=8)
+for count in (8, 9):
+    x = torch.randn(count)
+    assert torch.allclose(torch.nn.functional.silu(x), x * x.sigmoid())
+use, = dispatch.uses
+print(use.calls, use.fallbacks, use.reason)
+"""
+
+
+def test_a_larger_tensor_than_a_kernel_was_accepted_on_goes_to_what_was_there(tmp_path: Path) -> None:
+    kernels = write_kernels(tmp_path / "kernels", ("silu",))
+    done = subprocess.run(
+        [sys.executable, "-c", LARGER, str(kernels)], cwd=PROJECT, capture_output=True, text=True, check=False
+    )
+    reason = "ValueError: the kernel was accepted for at most 8 elements, and there are 9"
+    assert done.stdout == f"1 1 {reason}\n", done.stderr

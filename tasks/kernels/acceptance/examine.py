@@ -8,8 +8,9 @@ from typing import Any
 
 import torch
 
+from day0.artifacts.kernels import MOST_ELEMENTS
 from tasks.kernels.acceptance.errors import Judge
-from tasks.kernels.acceptance.huge import MOST, check_far, check_huge
+from tasks.kernels.acceptance.huge import check_far, check_huge
 from tasks.kernels.acceptance.layouts import LAYOUTS
 from tasks.kernels.acceptance.memory_checks import check_layout, check_refusals
 from tasks.kernels.acceptance.poison import Poison
@@ -105,7 +106,7 @@ class Examination:
                 self.say(f"{name}, {label(one)}, beyond 2^31 elements")
                 if why := check(self.subject, judge, one, dtype, available):
                     left.append(why)
-        self.error |= {"not_run": left, "elements": MOST if left else None}
+        self.error |= {"not_run": left, "elements": MOST_ELEMENTS if left else None}
 
     def _largest(self, dtype: torch.dtype) -> Case:
         return max(self.cases, key=lambda case: self.definition.bytes(case, dtype.itemsize))

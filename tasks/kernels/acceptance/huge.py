@@ -15,14 +15,13 @@ from pathlib import Path
 
 import torch
 
+from day0.artifacts.kernels import MOST_ELEMENTS
 from tasks.kernels.acceptance.errors import Judge
 from tasks.kernels.acceptance.faults import Fault
 from tasks.kernels.acceptance.subject import Subject
 from tasks.kernels.definition import Case, label
 from tasks.kernels.load import as_tuple
 
-#: The most elements that an index of 32 bits can tell apart.
-MOST = 2**31 - 1
 #: Memory beside that of outputs, on a device also arguments: what the kernel and the comparison take, as a share and at
 #: least.
 _BESIDE, _AT_LEAST = 0.1, 1 << 28
@@ -74,7 +73,7 @@ def check_huge(subject: Subject, judge: Judge, case: Case, dtype: torch.dtype, a
     if (why := _lacking(subject, sum(output.nbytes for output in wanted), sum(sizes), available)) is not None:
         return f"{where}: {why}"
     args, small, pick = definition.huge(case, dtype, subject.generator, _placed)
-    if max(tensor.numel() for tensor in (*args, *wanted) if isinstance(tensor, torch.Tensor)) <= MOST:
+    if max(tensor.numel() for tensor in (*args, *wanted) if isinstance(tensor, torch.Tensor)) <= MOST_ELEMENTS:
         raise ValueError(f"{definition.name}: the huge case {where} has no tensor of more than 2^31 elements")
     ours = subject.reference(small)
     outputs = subject.call_on(args, f"{judge.dtype}, {where}")
@@ -140,7 +139,7 @@ def _stretch(value: torch.Tensor) -> tuple[tuple[int, ...], int]:
     if longest is None or not value.numel():
         return tuple(strides), value.numel()
     steps = value.shape[longest] - 1
-    strides[longest] = max(strides[longest], -(-(MOST + 1) // steps))
+    strides[longest] = max(strides[longest], -(-(MOST_ELEMENTS + 1) // steps))
     return tuple(strides), 1 + sum((size - 1) * stride for size, stride in zip(value.shape, strides, strict=True))
 
 

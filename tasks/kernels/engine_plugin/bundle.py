@@ -30,6 +30,8 @@ class Chosen:
     """The built library of a compiled backend."""
     places: tuple[str, ...]
     """What it stands for there: one or more of what it replaces."""
+    elements: int | None = None
+    """The most elements of a tensor that it is given; None: any number."""
 
     def given(self) -> GivenKernel:
         return GivenKernel(name=self.definition.name, backend=self.backend, places=self.places)
@@ -92,6 +94,7 @@ def _write_kernel(package: Path, device: Device, kernel: Chosen) -> dict[str, ob
         "key": device.key,
         "dtypes": list(definition.file.dtypes),
         "places": list(kernel.places),
+        "elements": kernel.elements,
         "digest": definition.digest(backend),
     }
 

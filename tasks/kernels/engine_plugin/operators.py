@@ -78,7 +78,8 @@ def _bound(declared: Any, count: int, args: tuple[Any, ...], kwargs: dict[str, A
 def _accepted(entry: dict[str, Any], bound: list[Any]) -> bool:
     # A number beside a tensor comes as a tensor without dimensions.
     tensors = [x for x in bound if isinstance(x, torch.Tensor) and x.dim() and x.is_floating_point()]
-    return bool(tensors) and all(x.dtype in entry["dtypes"] for x in tensors)
+    most = entry["elements"]
+    return bool(tensors) and all(x.dtype in entry["dtypes"] and (most is None or x.numel() <= most) for x in tensors)
 
 
 def _on_cpu(target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

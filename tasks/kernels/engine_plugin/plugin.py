@@ -100,10 +100,11 @@ def _module(path: Path) -> Any:
 
 
 def takes(entry: dict[str, Any], *tensors: Any) -> bool:
-    """Whether the kernel was accepted for this dtype, which all tensors share, on the device that it is for."""
-    dtype = tensors[0].dtype
+    """Whether the kernel was accepted for this dtype, which all tensors share, for as many elements, on the device that
+    it is for."""
+    dtype, most = tensors[0].dtype, entry["elements"]
     for tensor in tensors:  # on the path of every call: a generator would cost more than all of this
-        if tensor is None or tensor.dtype is not dtype:
+        if tensor is None or tensor.dtype is not dtype or (most is not None and tensor.numel() > most):
             return False
     return dtype in entry["dtypes"] and tensors[0].device.type == entry["device"]
 
