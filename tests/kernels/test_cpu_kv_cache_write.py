@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests.kernels.cpu import check_all_cases, check_layouts, fresh, kernel
+from tests.kernels.cpu import as_bytes, called, check_all_cases, check_layouts, fresh, kernel
 
 pytestmark = [pytest.mark.reference, pytest.mark.compiler]
 
@@ -31,3 +31,13 @@ def test_an_fp8_cache_without_scales_is_an_error() -> None:
     args = fresh(kernel("kv_cache_write"), 5)
     with pytest.raises(RuntimeError, match="FP8 has a scale"):
         torch.ops.day0.kv_cache_write(*args[:5], None, None)
+
+
+@pytest.mark.parametrize("fp8", [False, True])
+def test_a_write_larger_than_the_caches_is_the_same(fp8: bool) -> None:
+    """It goes past them where the last-level cache has up to 32 MiB; elsewhere as any other."""
+    definition = kernel("kv_cache_write")
+    case = {"tokens": 9000, "heads": 8, "key_size": 128, "value_size": 128, "fp8": fp8, "block_size": 16}
+    args = definition.make(case, torch.bfloat16, torch.Generator().manual_seed(5), "cpu")
+    for found, expected in zip(called(definition, args), definition.reference(*args), strict=True):
+        assert torch.equal(as_bytes(found), as_bytes(expected))

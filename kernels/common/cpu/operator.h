@@ -6,13 +6,15 @@
 #include <torch/csrc/stable/ops.h>
 #include <torch/csrc/stable/tensor.h>
 
-#include <unistd.h>
-
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "instruction_set.h"
+
+#if DAY0_X86
+#include <cpuid.h>
+#endif
 
 namespace day0 {
 
@@ -67,10 +69,26 @@ inline Tensor empty(const Tensor& like, const std::vector<int64_t>& sizes, Scala
   return torch::stable::new_empty(like, sizes, dtype);
 }
 
+#if DAY0_X86
+// Bytes of the last-level cache that a core can use, 8 MiB at least. Not sysconf's, which was seen to give the sum of all dies of an AMD
+// socket (glibc 2.36: 320 MiB of 32).
+inline int64_t last_cache() {
+  int64_t most = 8 << 20;
+  for (unsigned leaf : {0x8000001du, 4u}) {  // AMD's leaf and Intel's, of one form; each gives nothing on the other's
+    unsigned a, b, c, d;
+    for (unsigned index = 0; index < 8 && __get_cpuid_count(leaf, index, &a, &b, &c, &d) && (a & 31) != 0; ++index) {
+      const int64_t ways = (b >> 22) + 1, partitions = ((b >> 12) & 0x3ff) + 1, line = (b & 0xfff) + 1, sets = static_cast<int64_t>(c) + 1;
+      most = std::max(most, ways * partitions * line * sets);
+    }
+  }
+  return most;
+}
+#endif
+
 // Streaming stores pay once the output no longer fits in the last-level cache beside what is read.
 inline Write write_mode(int64_t bytes) {
 #if DAY0_X86
-  static const int64_t cache = std::max<int64_t>(sysconf(_SC_LEVEL3_CACHE_SIZE), 8 << 20);
+  static const int64_t cache = last_cache();
   return bytes > cache / 2 ? Write::streaming : Write::cached;
 #else
   (void)bytes;

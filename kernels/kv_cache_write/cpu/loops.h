@@ -39,9 +39,20 @@ DAY0_INLINE void write_token(const Entries& of, int64_t token, int64_t block, in
   }
 }
 
+// Slots are anywhere, each in a page of its own: its address is looked up while the tokens before it are written.
+DAY0_INLINE void look_up(const Entries& of, int64_t block, int64_t row, int64_t element) {
+  __builtin_prefetch(static_cast<const char*>(of.cache) + (block * of.block_stride + row * of.slot_stride) * element, 1);
+}
+
 template <typename T, typename C>
 void tokens(const CacheWrite& of, int64_t begin, int64_t end) {
+  constexpr int64_t ahead = 2;
   for (int64_t token = begin; token < end; ++token) {
+    const int64_t later = token + ahead < end ? of.slots[(token + ahead) * of.slots_stride] : -1;
+    if (later >= 0) {
+      look_up(of.key, later / of.block_size, later % of.block_size, sizeof(C));
+      look_up(of.value, later / of.block_size, later % of.block_size, sizeof(C));
+    }
     const int64_t slot = of.slots[token * of.slots_stride];
     if (slot >= 0) {
       write_token<T, C>(of.key, token, slot / of.block_size, slot % of.block_size, of.write);
