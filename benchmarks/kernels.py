@@ -5,8 +5,8 @@
 Kernels named, or all that have a CPU backend, are accepted first (a verdict of this machine is taken again) and timed
 as `day0 kernels bench` does: every case that inputs.py marks for timing, in bfloat16, with cold caches, outputs given
 to the kernel and to the compiled code alike, and an allocator that keeps memory. `share` is the bytes that must move
-over the time, over the bandwidth of torch's copy in the same run. That copy reads what it writes over, a third of its
-traffic: kernels that write past the caches, or read only, have shares above one.
+over the time, over the bandwidth of the fastest copy in the same run: torch's, or one whose stores go past the caches
+(tasks/kernels/yardsticks/streaming_copy), which does not read what it writes over.
 
 A case is kept where the kernel is 1.3 times as fast as compiled code, or at 80 % of the copy's bandwidth. Exit code 1
 where one is not. All cores are used: other work on the machine slows all contestants, but not alike.

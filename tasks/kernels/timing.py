@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import secrets
 from collections.abc import Sequence
@@ -9,6 +10,7 @@ from collections.abc import Sequence
 from pydantic import ValidationError
 
 from day0.artifacts.kernels import Kernel
+from day0.errors import Unavailable
 from day0.progress import report
 from day0.target_operators import Device
 from day0.verdict import Verdict
@@ -16,7 +18,9 @@ from tasks.kernels import build as building
 from tasks.kernels.acceptance.run import run_worker, usual_device
 from tasks.kernels.definition import CompiledBackend, KernelDefinition
 from tasks.kernels.providers.packages import provider
-from tasks.kernels.timing_records import Contender, Timed, TimingAnswer, TimingRequest
+from tasks.kernels.timing_records import STREAMING_COPY, Contender, Timed, TimingAnswer, TimingRequest
+
+logger = logging.getLogger("day0.kernels")
 
 #: Seconds that the timing of one kernel may take; most of them the compiler's of the framework.
 LIMIT = 1800.0
@@ -46,7 +50,8 @@ def bench_all(
     compiled: bool = True,
 ) -> tuple[Kernel, ...]:
     """Backends of one kernel with their timing: `speedup` over eager and compiled, geometric means and each case, and
-    `roofline`, the share of a copy's bandwidth in the case that moves most. `speedup.run` is the same for those that
+    `roofline`, the share of a copy's bandwidth in the case that moves most: of torch's copy, or, on the CPU, of a
+    copy past the caches where that is faster. `speedup.run` is the same for those that
     were timed in one run, which alone can be compared.
 
     A backend that is not accepted is returned as it is: nothing is timed that is not right. One whose results are
@@ -91,6 +96,7 @@ def _run(
         repeats=repeats,
         dtypes=(timed_dtype(definition),),
         compiled=compiled,
+        streaming_copy=_streaming_copy() if where.name == "cpu" else None,
     )
     report(f"timing {definition.name} for {', '.join(kernel.backend for kernel in kernels)}")
     found, died = run_worker("tasks.kernels.timing_worker", request.to_json(), LIMIT, environment)
@@ -98,6 +104,14 @@ def _run(
         return (None if found is None else TimingAnswer.model_validate(found)), died
     except ValidationError:
         return None, "its process left an answer that cannot be read"
+
+
+def _streaming_copy() -> str | None:
+    try:
+        return str(building.build(KernelDefinition(STREAMING_COPY), "cpu").path)
+    except Unavailable as error:  # packages' kernels need no compiler
+        logger.warning("bandwidth is that of torch's copy alone: %s", error)
+        return None
 
 
 def _told(kernel: Kernel, answer: TimingAnswer | None, died: str, run: str) -> Kernel:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Literal
 
 from day0.artifacts.base import Frozen
+
+#: A copy past the caches, built as a kernel is. torch's own reads what it writes over, a third of its traffic, so that
+#: shares of its bandwidth flatter kernels.
+STREAMING_COPY = Path(__file__).parent / "yardsticks" / "streaming_copy"
 
 
 class Contender(Frozen):
@@ -29,6 +34,8 @@ class TimingRequest(Frozen):
     repeats: int
     dtypes: tuple[str, ...]
     compiled: bool
+    streaming_copy: str | None = None
+    """The built library of the streaming copy, for the CPU; without one torch's copy alone is measured."""
 
 
 class Timed(Frozen):
@@ -48,7 +55,7 @@ class Timed(Frozen):
 
 
 class TimingAnswer(Frozen):
-    """`bandwidth` is that of a copy measured in the same run, bytes a second (read and written)."""
+    """`bandwidth` is that of the fastest copy that was measured in the same run, bytes a second (read and written)."""
 
     fault: str | None
     """Of the process, which is not known to be of one backend."""

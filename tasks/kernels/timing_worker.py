@@ -1,6 +1,7 @@
 """The timing's own process: `python -m tasks.kernels.timing_worker REQUEST ANSWER`.
 
-The backends of a kernel, the framework eager and compiled, and a plain copy take turns within each round. Between calls
+The backends of a kernel, the framework eager and compiled, and copies take turns within each round: torch's, and on the
+CPU one whose stores go past the caches, on all of torch's threads. The bandwidth is the faster one's. Between calls
 the caches are emptied and the inputs are replaced, at the same addresses, by one of two sets, and every result is
 checked against that set's: what is timed is what is right. The clocks are those from before any kernel was loaded.
 """
@@ -31,7 +32,7 @@ from tasks.kernels.acceptance.tampering import Snapshot
 from tasks.kernels.acceptance.worker import say
 from tasks.kernels.definition import Case, CompiledBackend, KernelDefinition, label
 from tasks.kernels.load import as_tuple
-from tasks.kernels.timing_records import Contender, Timed, TimingAnswer, TimingRequest
+from tasks.kernels.timing_records import STREAMING_COPY, Contender, Timed, TimingAnswer, TimingRequest
 
 Tensors = tuple[torch.Tensor, ...]
 
@@ -111,12 +112,22 @@ class Stand:
         self._flushed = torch.ones(_FLUSH // 4, device=request.device)
         self._source = torch.ones(_COPY // 4, device=request.device)
         self._destination = torch.zeros_like(self._source)
-        self._copies: list[float] = []
+        self._copies = [Way("torch's copy", lambda: self._destination.copy_(self._source))]
+        if request.streaming_copy:
+            self._copies.append(Way("streaming copy", self._streaming(Path(request.streaming_copy))))
+
+    def _streaming(self, library: Path) -> Callable[[], Any]:
+        definition = KernelDefinition(STREAMING_COPY)
+        load.load(definition, "cpu", library)
+        copy = load.out_operator(definition, "cpu")
+        assert copy is not None
+        return lambda: copy(self._source, out0=self._destination)
 
     @property
     def bandwidth(self) -> float | None:
-        """Of the copy, bytes a second read and written."""
-        return 2 * _COPY / statistics.median(self._copies) if self._copies else None
+        """Of the fastest copy, bytes a second read and written."""
+        medians = [statistics.median(way.seconds) for way in self._copies if way.seconds]
+        return 2 * _COPY / min(medians) if medians else None
 
     def enter(self, contender: Contender) -> None:
         """Load a backend."""
@@ -159,7 +170,8 @@ class Stand:
                     self.entrants.remove(way.entrant)
                     ways.remove(way)
             if number >= _WARM:
-                self._copies.append(self._clock(lambda: self._destination.copy_(self._source))[0])
+                for copy in self._copies:
+                    copy.seconds.append(self._clock(copy.run)[0])
         median = {way.name: statistics.median(way.seconds) for way in ways}
         moved = definition.bytes(case, kind.itemsize)
         assert self.bandwidth is not None
