@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from math import gcd
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -200,16 +200,30 @@ def gather(block: Bytes, begin: int, move: Strided, out: Bytes) -> tuple[int, in
     return offset, filled
 
 
+class RowsViews(NamedTuple):
+    """Rows of a block, and where they go, as arrays of one shape: `out[...] = rows` copies them."""
+
+    out: NDArray[Any]
+    rows: NDArray[Any]
+
+
 def copy_rows(
     block: Bytes, start: int, out: Bytes, filled: int, rows: int, run: int, stride: int, columns: int = 1
 ) -> None:
-    """Put rows of the block one after another into `out`; of neighbouring columns, all rows of each after the other.
+    """Put rows of the block one after another into `out`; of neighbouring columns, all rows of each after the other."""
+    views = rows_views(block, start, out, filled, rows, run, stride, columns)
+    views.out[...] = views.rows
 
-    One call whatever their number, in elements as large as a row. Short rows are copied as words, where they lie on
-    word boundaries.
+
+def rows_views(
+    block: Bytes, start: int, out: Bytes, filled: int, rows: int, run: int, stride: int, columns: int = 1
+) -> RowsViews:
+    """What `copy_rows` copies, in one call whatever the number of rows, in elements as large as a row.
+
+    Short rows are copied as words, where they lie on word boundaries.
     """
     width = gcd(run, stride, block.ctypes.data + start, out.ctypes.data + filled, 8) if run <= 64 else run
     kind = np.dtype(f"u{width}") if run <= 64 else np.dtype((np.void, run))
     shape = (columns, rows, run // width)
     source = np.ndarray(shape, kind, block.data, start, (run, stride, width))
-    np.ndarray(shape, kind, out.data, filled)[...] = source
+    return RowsViews(np.ndarray(shape, kind, out.data, filled), source)

@@ -6,10 +6,7 @@ of this process or on another machine that sees the same file system.
 
 from __future__ import annotations
 
-import errno
 import os
-import threading
-from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -20,34 +17,14 @@ import numpy as np
 from day0 import deadline
 from day0.errors import CheckFailed
 from day0.hash_cache import claim
-from tasks.reshard.hashing import Buffer, BufferPool, Control, FileHash, Helpers, Stopped
+from tasks.reshard.copying import Copying
+from tasks.reshard.hashing import Buffer, BufferPool, Control, FileHash, Helpers
 from tasks.reshard.jobs import FinishJob, ShardJob, ShardResult, State, state_of
-from tasks.reshard.moves import (
-    Columns,
-    Cover,
-    Move,
-    Run,
-    Strided,
-    Sweep,
-    columns_of,
-    copied,
-    copy_rows,
-    covers,
-    gather,
-    long_runs,
-    moves_of,
-    shared_span,
-)  # fmt: skip
+from tasks.reshard.moves import Move, Run, Sweep, copied, gather, moves_of, shared_span
 from tasks.reshard.reflink import clone_range
-from tasks.reshard.targets import Finished, Targets, write_at
+from tasks.reshard.source import Source, read_at
+from tasks.reshard.targets import Finished, Targets
 from tasks.reshard.writes import Stream
-
-_COPY = 16 << 20  # bytes a call of copy_file_range, so that a deadline is noticed
-_AHEAD = 16 << 20  # a disk reads on while a block is hashed and written
-_STEP = 4 << 20
-_DROP = 32 << 20
-LONG_ROW = 128 << 10  # from here on the kernel copies a row by itself: no slower than gathering it, and no buffer
-_CANNOT_COPY = (errno.EXDEV, errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS, errno.EPERM, errno.EBADF, errno.EIO)
 
 
 def buffers_for(threads: int) -> tuple[int, int]:
@@ -108,11 +85,6 @@ class ShardPass:
         self.sources: dict[str, int] = {}
         self.sha: FileHash | None = None
         self.errors: dict[str, dict[str, float]] = {}
-        self.dropped = self.advised = 0
-        self.todo: deque[Run | Stream | Cover] = deque()
-        """What is left to copy with hashes off; with hashes every byte is read in order, by one thread."""
-        self.copying, self.failed = 0, False
-        self.changed = threading.Condition()
 
     def run(self) -> ShardResult:
         """Read, write, hash; what was written is not on the disk yet, that is for `Targets.shard_done`.
@@ -126,16 +98,17 @@ class ShardPass:
             for name, path in job.sources.items():
                 self.sources[name] = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
                 stack.callback(os.close, self.sources[name])
-            self.source = self.sources[job.name]
+            self.source = Source(self.sources[job.name], job.name, job.file_bytes, job.drop_behind)
+            source = self.source.descriptor
             before = self._states()
             if self.growth is None and before[job.name][0] != job.file_bytes:
                 raise EOFError(f"{job.name} has {before[job.name][0]:,} bytes, its header says {job.file_bytes:,}")
-            os.posix_fadvise(self.source, 0, 0, os.POSIX_FADV_SEQUENTIAL)
+            os.posix_fadvise(source, 0, 0, os.POSIX_FADV_SEQUENTIAL)
             held = None
             if job.hashes and job.shared and self.growth is None:
                 held = stack.enter_context(claim(Path(job.sources[job.name]), waiting=self.control.check))
             if job.hashes and not (held and held.known):
-                self.sha = FileHash(self.source, self.helpers, self.control)
+                self.sha = FileHash(source, self.helpers, self.control)
             moves = [part for move in copied(job.streams) for part in self._share(move)]
             converted = sorted((s for s in job.streams if s.conversion), key=lambda s: s.inputs[0].begin)
             if job.hashes:
@@ -170,7 +143,7 @@ class ShardPass:
             return [move]
         offset = move.target_offset - move.begin
         target = self.targets.descriptor(move.target)
-        if not clone_range(self.source, begin, end, target, begin + offset):
+        if not clone_range(self.source.descriptor, begin, end, target, begin + offset):
             return [move]
         spans = ((move.begin, begin, True), (begin, end, False), (end, move.end, True))
         return [Run(move.target, a + offset, a, b, write) for a, b, write in spans if a < b]
@@ -185,84 +158,13 @@ class ShardPass:
         self._blocks(position, self.job.file_bytes, sweep)
 
     def _copy_all(self, moves: Sequence[Move], converted: Sequence[Stream]) -> None:
-        """Without hashes the kernel copies the runs, and only what is gathered or converted is read."""
-        moves = [m for move in moves for m in (long_runs(move, LONG_ROW) if isinstance(move, Strided) else (move,))]
-        strided = [move for move in moves if isinstance(move, Strided)]
-        todo: list[tuple[int, Run | Stream | Cover]] = [(m.begin, m) for m in moves if isinstance(m, Run) and m.write]
-        todo += [(stream.inputs[0].begin, stream) for stream in converted]
-        todo += [(cover.begin, cover) for cover in covers(strided)]
-        self.todo.extend(what for _, what in sorted(todo, key=lambda entry: entry[0]))
-        try:
-            self.drain()
-        finally:  # the source is closed next: nobody may be reading it any more
-            self.todo.clear()
-            with self.changed:
-                self.changed.wait_for(lambda: not self.copying)
-        if self.failed:
-            raise Stopped  # the thread that failed says why
+        """Only what the kernel cannot copy by itself is read; in any order, by any thread."""
 
-    def drain(self) -> None:
-        """Copy what of this shard nobody has begun, while idle threads do the same.
+        def blocks(begin: int, end: int, moves: Sequence[Move]) -> None:
+            self._blocks(begin, end, Sweep(moves))
 
-        What is done for each run costs all threads time: while one holds the interpreter, the others wait for it.
-        """
-        with self.changed:
-            self.copying += 1
-        try:
-            while True:
-                self.helpers.offer(self)
-                try:
-                    what = self.todo.popleft()
-                except IndexError:
-                    return
-                self._copy(what)
-        except BaseException:
-            self.failed = True
-            raise
-        finally:
-            with self.changed:
-                self.copying -= 1
-                self.changed.notify_all()
-
-    def _copy(self, what: Run | Stream | Cover) -> None:
-        if isinstance(what, Run):
-            self._copy_run(what)
-            if self.job.drop_behind:
-                self._drop(what.begin)
-        elif isinstance(what, Stream):
-            self._convert(what)
-        elif table := columns_of(what):
-            self._copy_columns(what, table)
-        else:
-            self._blocks(what.begin, what.end, Sweep(what.moves))
-
-    def _copy_columns(self, cover: Cover, table: Columns) -> None:
-        """Read whole rows, as many at once as fit, and write each target's columns of them."""
-        rows, stride, run, columns = table
-        if stride > self.buffers.size:
-            self._blocks(cover.begin, cover.end, Sweep(cover.moves))
-            return
-        blocks = -(-rows // (self.buffers.size // stride))
-        at_once = -(-rows // blocks)
-        for first in range(0, rows, at_once):
-            self.control.check()
-            begin, count = cover.begin + first * stride, min(at_once, rows - first)
-            end = min(begin + count * stride, cover.end)
-            self._ahead(end)
-            block, staging = self.buffers.take(), self.buffers.take()
-            try:
-                read_at(self.source, block.view[: end - begin], begin, self.job.name)
-                copy_rows(block.array, 0, staging.array, 0, count, run, stride, len(columns))
-                size = count * run
-                for number, move in enumerate(columns):
-                    part = staging.view[number * size : (number + 1) * size]
-                    write_at(self.targets.descriptor(move.target), part, move.target_offset + first * run)
-            finally:
-                staging.release()
-                block.release()
-            self.control.add(end - begin)
-            if self.job.drop_behind:
-                self._drop(end)
+        copying = Copying(self.source, self.targets, self.buffers, self.helpers, self.control, blocks, self._convert)
+        copying.run(moves, converted)
 
     def _blocks(self, begin: int, end: int, sweep: Sweep) -> None:
         """Read [begin, end) block by block and move what is in each."""
@@ -270,7 +172,7 @@ class ShardPass:
         while begin < end:
             self.control.check()
             until = min(end, begin + size)
-            self._ahead(until)
+            self.source.ahead(until)
             self._arrived(until)
             buffer = self.buffers.take()
             try:
@@ -283,8 +185,7 @@ class ShardPass:
             finally:
                 buffer.release()
             self.control.add(until - begin)
-            if self.job.drop_behind:
-                self._drop(until)
+            self.source.drop(until)
             begin = until
 
     def _deliver(
@@ -320,7 +221,7 @@ class ShardPass:
         for begin in range(first.begin, first.end, size):
             self.control.check()
             end = min(begin + size, first.end)
-            self._ahead(end)
+            self.source.ahead(end)
             self._arrived(end)
             buffer = self.buffers.take() if size <= self.buffers.size else Buffer(size, None)
             try:
@@ -347,29 +248,10 @@ class ShardPass:
         read_at(self.sources[tensor.file], view, tensor.begin + begin, tensor.file)
         return view
 
-    def _copy_run(self, run: Run) -> None:
-        """By the kernel, without the bytes passing through here; by reading and writing where it cannot."""
-        target = self.targets.descriptor(run.target)
-        begin, offset = run.begin, run.target_offset
-        while begin < run.end:
-            self.control.check()
-            self._ahead(begin + _COPY)
-            try:
-                count = os.copy_file_range(self.source, target, min(_COPY, run.end - begin), begin, offset)
-            except OSError as error:
-                if error.errno not in _CANNOT_COPY:
-                    raise
-                count = 0
-            if not count:  # some file systems cannot, and some say so by doing nothing
-                self._blocks(begin, run.end, Sweep([Run(run.target, offset, begin, run.end)]))
-                return
-            begin, offset = begin + count, offset + count
-            self.control.add(count)
-
     def _read(self, view: memoryview, begin: int) -> None:
         while True:
             try:
-                return read_at(self.source, view, begin, self.job.name)
+                return self.source.read(view, begin)
             except EOFError:
                 if self.growth is None:
                     raise
@@ -378,34 +260,9 @@ class ShardPass:
     def _arrived(self, position: int) -> None:
         """Wait until the shard is there up to `position`, if it is still arriving."""
         while self.growth:
-            status = os.fstat(self.source)
+            status = os.fstat(self.source.descriptor)
             if not status.st_nlink:
                 raise CheckFailed(f"{self.job.name}: it arrived damaged, and what there was of it was thrown away")
             if status.st_size >= position:
                 return
             self.growth.pause()
-
-    def _ahead(self, position: int) -> None:
-        """Have the kernel read what comes after `position`, where it is not in memory."""
-        self.advised = max(self.advised, position)
-        while self.advised < min(position + _AHEAD, self.job.file_bytes):
-            os.posix_fadvise(self.source, self.advised, _STEP, os.POSIX_FADV_WILLNEED)
-            self.advised += _STEP
-
-    def _drop(self, position: int) -> None:
-        if position - self.dropped >= _DROP:
-            os.posix_fadvise(self.source, self.dropped, position - self.dropped, os.POSIX_FADV_DONTNEED)
-            self.dropped = position
-
-
-def read_at(descriptor: int, view: memoryview, offset: int, name: str) -> None:
-    """Fill `view`.
-
-    Raises:
-        EOFError: the file ends before.
-    """
-    while view:
-        count = os.preadv(descriptor, [view], offset)
-        if not count:
-            raise EOFError(f"{name} became shorter while it was read")
-        view, offset = view[count:], offset + count

@@ -19,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from day0.errors import CheckFailed, InputError
-from tasks.reshard import shard_pass, writer
+from tasks.reshard import copying, shard_pass, writer
 from tasks.reshard.convert import registry
 from tasks.reshard.hashing import Helpers
 from tasks.reshard.journal import Journal
@@ -43,15 +43,25 @@ def elsewhere(function: Callable[[Any], Any], jobs: Sequence[Any], each: Callabl
     threads=st.integers(1, 4),
     block=st.sampled_from([64, 100, 1000, 1 << 20]),
     long_row=st.sampled_from([16, 1 << 20]),
+    batch=st.sampled_from([50, 8 << 20]),
     fan_out=st.sampled_from([None, elsewhere]),
 )
 def test_any_plan_is_carried_out_to_the_byte(
-    seed: int, shards: int, shuffle: bool, hashes: bool, threads: int, block: int, long_row: int, fan_out: Any
+    seed: int,
+    shards: int,
+    shuffle: bool,
+    hashes: bool,
+    threads: int,
+    block: int,
+    long_row: int,
+    batch: int,
+    fan_out: Any,
 ) -> None:
     with tempfile.TemporaryDirectory() as scratch, pytest.MonkeyPatch.context() as patch:
         for module in (writer, shard_pass):
             patch.setattr(module, "buffers_for", lambda threads: (block, 3 * threads + 2))
-        patch.setattr(shard_pass, "LONG_ROW", long_row)
+        patch.setattr(copying, "LONG_ROW", long_row)
+        patch.setattr(copying, "BATCH", batch)
         case = make_case(Path(scratch) / "m", seed, shards=shards, shuffle=shuffle)
         root = Path(scratch) / "out"
         root.mkdir()
@@ -99,7 +109,7 @@ def _copied_by_two(
     """One shard whose thread waits at its first part until another thread has come, which then does `second`."""
     case = make_case(tmp_path / "m", 3, shards=1, tensors=40, shuffle=False)
     (tmp_path / "out").mkdir()
-    copy, offer = shard_pass.ShardPass._copy, Helpers.offer
+    copy, offer = copying.Copying._copy, Helpers.offer
     copiers, come = list[int](), threading.Event()
 
     def offer_to_idle(self: Helpers, work: Any) -> bool:
@@ -119,8 +129,9 @@ def _copied_by_two(
             second()
         copy(self, what)
 
+    monkeypatch.setattr(copying, "BATCH", 1000)
     monkeypatch.setattr(Helpers, "offer", offer_to_idle)
-    monkeypatch.setattr(shard_pass.ShardPass, "_copy", copy_together)
+    monkeypatch.setattr(copying.Copying, "_copy", copy_together)
     return case, copiers
 
 
@@ -134,7 +145,7 @@ def test_where_the_kernel_cannot_copy_the_bytes_are_read_and_written(
     def refuse(*_: object) -> int:
         raise OSError(why, os.strerror(why))
 
-    monkeypatch.setattr(shard_pass.os, "copy_file_range", refuse)
+    monkeypatch.setattr(copying.os, "copy_file_range", refuse)
     write_files(case.plan, case.checkpoint, tmp_path / "out", hashes=False)
     assert written(tmp_path / "out") == case.oracle
 
