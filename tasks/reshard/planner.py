@@ -10,6 +10,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from json.encoder import encode_basestring as quoted
 from typing import Any
 
@@ -152,9 +153,14 @@ def _assemble(
     files: list[TargetFile] = []
     fills: list[Fill] = []
     drafts: list[Draft] = []
+    headers: dict[tuple[Any, ...], bytes] = {}
     for number, (place, tensors) in enumerate(layout.files()):
         laid = _laid(tensors)
-        header = _header(laid, layout.share_at(tensors))
+        share_at = layout.share_at(tensors)
+        described = (share_at, *chain.from_iterable((p.name, p.dtype, p.shape) for p, _ in laid))
+        if described not in headers:  # as a rule the ranks' files of a shard have the same: once in memory, and made
+            headers[described] = _header(laid, share_at)
+        header = headers[described]
         written = []
         at = len(header)
         for placed, nbytes in laid:
