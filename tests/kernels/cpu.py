@@ -68,13 +68,13 @@ def check_all_cases(name: str) -> None:
                 arg.double() if isinstance(arg, torch.Tensor) and arg.is_floating_point() else arg for arg in args
             )
             framework, truth = definition.reference(*args), definition.reference(*wide)
-            compared = [compare_form(definition, wide, outputs) for outputs in (framework, truth)]
+            ours, exact = (compare_form(definition, wide, outputs) for outputs in (framework, truth))
             for isa, judge in judges.items():
                 with instruction_set(isa):
                     outputs = called(definition, args)
                 assert [(o.shape, o.dtype) for o in outputs] == [(o.shape, o.dtype) for o in framework], label(case)
-                judge.calibrate(*compared)
-                judge.compare(compare_form(definition, wide, outputs), *compared, f"{isa}, {label(case)}")
+                judge.calibrate(ours, exact)
+                judge.compare(compare_form(definition, wide, outputs), ours, exact, f"{isa}, {label(case)}")
         for judge in judges.values():
             judge.finish()
 
