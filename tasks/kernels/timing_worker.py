@@ -152,10 +152,11 @@ class Stand:
         args = tuple(value.clone() if isinstance(value, torch.Tensor) else value for value in sets[0])
         given = tuple(torch.empty_like(output) for output in expected[0])
         ways = [*self._ours(args, given, dtype), *self._frameworks(args, given)]
+        values = {way.name: self._values() for way in ways}
         for number in range(_WARM + self._request.repeats):
             order = ways[number % len(ways) :] + ways[: number % len(ways)]
             for way in order:
-                chosen = self._random.randrange(2)
+                chosen = values[way.name][number]
                 for value, other in zip(args, sets[chosen], strict=True):
                     if isinstance(value, torch.Tensor):
                         value.copy_(other)
@@ -191,6 +192,12 @@ class Stand:
             for way in ways
             if way.entrant is not None
         ]
+
+    def _values(self) -> list[int]:
+        """Which of two sets each call gets: as often the one as the other, in an order that cannot be known."""
+        values = [number % 2 for number in range(_WARM + self._request.repeats)]
+        self._random.shuffle(values)
+        return values
 
     def _turn(self, way: Way, args: Sequence[Any], given: Tensors, expected: Tensors, case: Case, warm: bool) -> None:
         """One call, timed unless it warms up.
