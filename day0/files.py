@@ -82,3 +82,10 @@ def canonical_json(value: Any) -> bytes:
 def digest_of(value: Any) -> str:
     """SHA-256 of a JSON value's canonical spelling."""
     return hashlib.sha256(canonical_json(value)).hexdigest()
+
+
+def folder_digest(folder: Path) -> str:
+    """SHA-256 over the files of a folder by their names in it, but Python's own leavings; of nothing where it is not
+    there."""
+    files = [p for p in folder.rglob("*") if p.is_file() and "__pycache__" not in p.parts] if folder.is_dir() else []
+    return digest_of({path.relative_to(folder).as_posix(): sha256_file(path) for path in sorted(files)})

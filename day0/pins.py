@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 from day0.deadline import file_lock
-from day0.files import digest_of, sha256_file
+from day0.files import folder_digest
 from day0.home import home
 from day0.process import run
 from day0.progress import report
@@ -17,8 +17,7 @@ from day0.progress import report
 
 def lock_digest(folder: Path) -> str:
     """SHA-256 over an image folder's files: what an environment is made from."""
-    files = sorted(p for p in folder.rglob("*") if p.is_file() and "__pycache__" not in p.parts)
-    return digest_of({str(p.relative_to(folder)): sha256_file(p) for p in files})
+    return folder_digest(folder)
 
 
 def build_lock(name: str, waiting: str) -> AbstractContextManager[None]:

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 from day0.errors import InputError
-from day0.files import digest_of, sha256_file
+from day0.files import folder_digest
 from day0.home import PROJECT
 from tasks.kernels.definition import KernelDefinition
 
@@ -35,6 +35,4 @@ def find_kernel(name: str, folder: Path | None = None) -> KernelDefinition:
 
 def sources_digest(folder: Path | None = None) -> str:
     """SHA-256 over the files of a folder of kernels."""
-    folder = folder or kernels_folder()
-    files = sorted(p for p in folder.rglob("*") if p.is_file() and "__pycache__" not in p.parts)
-    return digest_of({p.relative_to(folder).as_posix(): sha256_file(p) for p in files})
+    return folder_digest(folder or kernels_folder())

@@ -18,7 +18,7 @@ from pydantic import ValidationError
 from day0 import home, process
 from day0.artifacts.base import Frozen
 from day0.errors import EvidenceMissing, InputError
-from day0.files import digest_of, sha256_file, write_json
+from day0.files import folder_digest, write_json
 
 #: Repositories whose publisher the hub does not call trusted and that may be run all the same, separated by commas.
 TRUSTED = "DAY0_TRUSTED_KERNELS"
@@ -73,15 +73,15 @@ def fetch(repository: str, requires: str | None) -> Build:
         StageTimeout, Cancelled: the stage's time was up.
     """
     local, known = _local(repository), _known(repository, requires)
-    if local is None and known is not None and _digest(_variant(known)) == known.digest:
+    if local is None and known is not None and folder_digest(_variant(known)) == known.digest:
         return known
     answer = _ask(_request(repository, requires, known, local))
     if answer.fault:
         raise EvidenceMissing(f"the hub's {repository} cannot be tried: {answer.fault}")
     build = Build(repository=repository, commit=answer.commit, variant=answer.variant, folder=answer.folder, digest="")
     if local is not None:
-        return build.model_copy(update={"digest": _digest(Path(local, "build"))})
-    build = build.model_copy(update={"digest": _digest(_variant(build))})
+        return build.model_copy(update={"digest": folder_digest(Path(local, "build"))})
+    build = build.model_copy(update={"digest": folder_digest(_variant(build))})
     if known is not None and build.variant == known.variant and build.digest != known.digest:
         raise EvidenceMissing(
             f"the hub's {repository} at {known.commit} has other files in {build.variant} than when it was pinned; "
@@ -99,7 +99,7 @@ def pinned(repository: str, requires: str | None) -> Build:
     """
     local = _local(repository)
     if local is not None:
-        digest = _digest(Path(local, "build"))
+        digest = folder_digest(Path(local, "build"))
         return Build(repository=repository, commit=None, variant="", folder=local, digest=digest)
     known = _known(repository, requires)
     if known is None:
@@ -167,9 +167,3 @@ def _local(repository: str) -> str | None:
 
 def _variant(build: Build) -> Path:
     return Path(build.folder, "build", build.variant)
-
-
-def _digest(folder: Path) -> str:
-    """Of a build's files but Python's own leavings; of nothing where it is not there."""
-    files = [p for p in folder.rglob("*") if p.is_file() and "__pycache__" not in p.parts] if folder.is_dir() else []
-    return digest_of({path.relative_to(folder).as_posix(): sha256_file(path) for path in sorted(files)})
