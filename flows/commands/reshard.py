@@ -67,7 +67,7 @@ def command(
     from tasks.download.manifest import recorded
     from tasks.reshard.partial import plan_key, refuse_occupied, resumable_folder
     from tasks.reshard.planner import plan_writes
-    from tasks.reshard.reflink import BLOCK, supports_reflink
+    from tasks.reshard.reflink import supports_reflink
     from tasks.reshard.render import show
     from tasks.reshard.shards import describe, write_shards
 
@@ -79,10 +79,10 @@ def command(
     family = recognise(checkpoint.config, checkpoint.tensors).family
     place = next(folder for folder in dst.resolve().parents if folder.is_dir())
     shard = checkpoint.path(next(iter(checkpoint.files)))
-    block = BLOCK if layout == "hf" and not dry_run and supports_reflink(place, shard) else 0
+    shares = layout == "hf" and not dry_run and supports_reflink(place, shard)
     known = recorded(src) if hashes else None
     expected = {name: file.sha256 for name, file in known.files.items() if file.sha256} if known else None
-    plan = plan_writes(checkpoint, family, layout, tp, pp, ep, weight_dtype, towers=towers, share_block=block)
+    plan = plan_writes(checkpoint, family, layout, tp, pp, ep, weight_dtype, towers=towers, cut_to_share=shares)
     checks: list[dict[str, Any]] = []
     if dry_run:
         files = describe(plan, checkpoint)

@@ -29,6 +29,7 @@ from tasks.reshard.conversions import Chosen, choose_conversions
 from tasks.reshard.convert.registry import describe
 from tasks.reshard.layouts.base import Layout, Placed
 from tasks.reshard.layouts.known import LAYOUTS
+from tasks.reshard.reflink import BLOCK
 from tasks.reshard.units import Draft, Unit
 from tasks.reshard.writes import Fill, Origin, Piece, Stream, TargetFile, WritePlan, Written, with_changes
 
@@ -45,7 +46,7 @@ def plan_writes(
     part_bytes: int = 5 << 30,
     *,
     towers: str = "auto",
-    share_block: int = 0,
+    cut_to_share: bool = False,
 ) -> WritePlan:
     """What to read, convert and write where.
 
@@ -53,8 +54,8 @@ def plan_writes(
         weight_dtype: what weights are written as; None: as they are stored.
         part_bytes: about the largest file of layout `vllm` (one tensor may exceed it).
         towers: `split` or `replicate` towers of images and sound; `auto` splits them where everything divides.
-        share_block: where not 0, the block size of a file system that can share blocks: files of layout `hf` then
-            begin and end where runs of whole tensors do, at the same place within a block as in the source.
+        cut_to_share: whether files of layout `hf` begin and end where runs of whole tensors do, for a file system that
+            can share blocks.
 
     Raises:
         InputError: headers and config disagree, a tensor is not known, a size does not divide, a layout or conversion
@@ -75,7 +76,7 @@ def plan_writes(
     config_changes = {**_untied(bound, chosen, layout), **chosen.config_changes}
     if chosen.config_changes:
         bound = _as_written(bound, checkpoint, config_changes, chosen, layout)
-    laid_out = layout_class(bound, world, cutter, part_bytes, share_block)
+    laid_out = layout_class(bound, world, cutter, part_bytes, cut_to_share)
     laid_out.place(chosen.units)
     del matches  # half of the memory
     chosen.units.clear()
@@ -156,10 +157,10 @@ def _assemble(
     headers: dict[tuple[Any, ...], bytes] = {}
     for number, (place, tensors) in enumerate(layout.files()):
         laid = _laid(tensors)
-        share_at = layout.share_at(tensors)
-        described = (share_at, *chain.from_iterable((p.name, p.dtype, p.shape) for p, _ in laid))
+        data_at = layout.data_at(tensors)
+        described = (data_at, *chain.from_iterable((p.name, p.dtype, p.shape) for p, _ in laid))
         if described not in headers:  # as a rule the ranks' files of a shard have the same: once in memory, and made
-            headers[described] = _header(laid, share_at)
+            headers[described] = _header(laid, data_at)
         header = headers[described]
         written = []
         at = len(header)
@@ -227,10 +228,10 @@ def _origins(placed: Placed) -> Iterator[Origin]:
         yield Origin(None, (), f"constant {placed.note}")
 
 
-def _header(laid: Sequence[tuple[Placed, int]], share_at: tuple[int, int] | None) -> bytes:
-    """A safetensors file up to its data.
+def _header(laid: Sequence[tuple[Placed, int]], data_at: int | None) -> bytes:
+    """A safetensors file up to its data, which is aligned to 8 bytes, or begins `data_at` bytes into a page.
 
-    The data is aligned to 8 bytes; with `share_at` (offset in a block, block size) it begins there in a block.
+    The kernel copies a page that lies in the target as in the source at once, or shares it; any other is two copies.
     """
     entries = ['"__metadata__":{"format":"pt"}']  # transformers refuses a file without it
     end = 0
@@ -241,11 +242,7 @@ def _header(laid: Sequence[tuple[Placed, int]], share_at: tuple[int, int] | None
             f'{quoted(placed.name)}:{{"dtype":"{placed.dtype}","shape":[{shape}],"data_offsets":[{begin},{end}]}}'
         )
     text = ("{" + ",".join(entries) + "}").encode()
-    if share_at:
-        at, block = share_at
-        text += b" " * ((at - 8 - len(text)) % block)
-    else:
-        text += b" " * (-len(text) % 8)
+    text += b" " * (-len(text) % 8 if data_at is None else (data_at - 8 - len(text)) % BLOCK)
     return struct.pack("<Q", len(text)) + text
 
 

@@ -22,7 +22,7 @@ from tasks.reshard.settings import ReshardSettings
 from tasks.reshard.shards import write_shards
 
 
-@stage("reshard", version=4, retries=0, timeout=30 * HOURS)
+@stage("reshard", version=5, retries=0, timeout=30 * HOURS)
 def reshard(snapshot: Snapshot, plan: ParallelPlan, settings: ReshardSettings) -> RankShards:
     """Split the checkpoint into the files that each rank of the engine loads."""
     chosen = plan.chosen

@@ -74,7 +74,7 @@ def test_file_names_are_those_that_the_loader_looks_for(tiny: Checkpoint) -> Non
         {"tp": 2, "pp": 2},
         {"tp": 2, "part_bytes": 10_000},
         {"layout": "hf", "tp": 2, "pp": 2},
-        {"layout": "hf", "tp": 1, "share_block": 4096},
+        {"layout": "hf", "tp": 1, "cut_to_share": True},
         {"tp": 2, "weight_dtype": "int8"},
         {"layout": "hf", "tp": 2, "weight_dtype": "float32"},
     ],
@@ -117,13 +117,17 @@ def test_tensors_lie_where_a_reader_can_view_them(tmp_path: Path) -> None:
             assert tensor.begin % (DTYPE_BITS[tensor.dtype] // 8) == 0
 
 
-def test_files_of_a_sharing_file_system_begin_where_the_source_does(tiny: Checkpoint) -> None:
-    planned = plan(tiny, layout="hf", tp=1, share_block=4096)
+@pytest.mark.parametrize("cut_to_share", [False, True])
+@pytest.mark.parametrize("tp", [1, 2])
+def test_data_lies_in_its_page_as_in_the_sources(tiny: Checkpoint, tp: int, cut_to_share: bool) -> None:
+    """That of the first tensor which is copied in one run; blocks can be shared, or pages copied whole."""
+    planned = plan(tiny, layout="hf", tp=tp, cut_to_share=cut_to_share)
     first = {
-        piece.target: (piece.target_offset, stream.inputs[0].begin)
+        piece.target: (piece.target_offset, stream.inputs[0].begin + piece.offset)
         for streams in planned.streams.values()
         for stream in reversed(streams)
-        for piece in stream.pieces
+        for piece in reversed(stream.pieces)
+        if piece.rows == 1 or piece.run == piece.stride
     }
     assert first.keys() == set(range(len(planned.files)))
     assert all(target % 4096 == source % 4096 for target, source in first.values())

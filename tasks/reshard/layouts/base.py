@@ -44,9 +44,11 @@ class Placed:
 class Layout(ABC):
     """Takes units and says which files there are, with what in them."""
 
-    def __init__(self, bound: BoundFamily, world: World, cutter: Cutter, part_bytes: int, share_block: int = 0) -> None:
+    def __init__(
+        self, bound: BoundFamily, world: World, cutter: Cutter, part_bytes: int, cut_to_share: bool = False
+    ) -> None:
         self.bound, self.world, self.cutter = bound, world, cutter
-        self.part_bytes, self.share_block = part_bytes, share_block
+        self.part_bytes, self.cut_to_share = part_bytes, cut_to_share
         self.dropped: list[Dropped] = []
         self.everyone = range(world.stage_ranks)
         self._owners: dict[BoundRule, list[range]] = {}
@@ -67,8 +69,8 @@ class Layout(ABC):
     def files(self) -> Iterator[tuple[Place, list[Placed]]]:
         """The files, in the order in which they are numbered, with their tensors."""
 
-    def share_at(self, tensors: list[Placed]) -> tuple[int, int] | None:
-        """Where in a block the data of such a file should begin, and the block size; None: anywhere."""
+    def data_at(self, tensors: list[Placed]) -> int | None:
+        """How far into a page the data of such a file should begin; None: anywhere."""
         return None
 
     def owners(self, unit: Unit) -> range:

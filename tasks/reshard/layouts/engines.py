@@ -38,8 +38,10 @@ class DeepSeekLayout(NamedLayout):
 
     name = "deepseek"
 
-    def __init__(self, bound: BoundFamily, world: World, cutter: Cutter, part_bytes: int, share_block: int = 0) -> None:
-        super().__init__(bound, world, cutter, 1 << 62, share_block)
+    def __init__(
+        self, bound: BoundFamily, world: World, cutter: Cutter, part_bytes: int, cut_to_share: bool = False
+    ) -> None:
+        super().__init__(bound, world, cutter, 1 << 62, cut_to_share)
 
     @staticmethod
     def expert_parallel(tp: int, pp: int, ep: int) -> int:

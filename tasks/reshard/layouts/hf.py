@@ -8,6 +8,7 @@ from day0.architecture.bound import BoundFamily
 from day0.architecture.cuts import Cutter
 from day0.architecture.slicing import World
 from tasks.reshard.layouts.base import Layout, Place, Placed
+from tasks.reshard.reflink import BLOCK
 from tasks.reshard.units import Unit
 
 #: The least run of bytes that is worth a file of its own where blocks can be shared.
@@ -17,8 +18,10 @@ LEAST_SHARED = 8 << 20
 class HfLayout(Layout):
     """A complete safetensors folder a rank, with the source's names and its cut into shards."""
 
-    def __init__(self, bound: BoundFamily, world: World, cutter: Cutter, part_bytes: int, share_block: int = 0) -> None:
-        super().__init__(bound, world, cutter, part_bytes, share_block)
+    def __init__(
+        self, bound: BoundFamily, world: World, cutter: Cutter, part_bytes: int, cut_to_share: bool = False
+    ) -> None:
+        super().__init__(bound, world, cutter, part_bytes, cut_to_share)
         self.held: list[dict[str, list[Placed]]] = [{} for _ in world.ranks()]
         """By rank and the source's file."""
 
@@ -43,7 +46,7 @@ class HfLayout(Layout):
     def files(self) -> Iterator[tuple[Place, list[Placed]]]:
         for rank, by_file in enumerate(self.held):
             files = [tensors for _, tensors in sorted(by_file.items())]
-            if self.share_block:
+            if self.cut_to_share:
                 files = [run for tensors in files for run in self._runs(tensors)]
             by_file.clear()  # whoever takes the files needs the memory
             for number, tensors in enumerate(files, 1):
@@ -68,11 +71,15 @@ class HfLayout(Layout):
         rest = [placed for placed in tensors if id(placed) not in taken]
         return [*large, *([rest] if rest else [])]
 
-    def share_at(self, tensors: list[Placed]) -> tuple[int, int] | None:
-        if not self.share_block or not tensors:
-            return None
-        stored = self._stored(tensors[0])
-        return (stored[0] % self.share_block, self.share_block) if stored else None
+    def data_at(self, tensors: list[Placed]) -> int | None:
+        """As the first tensor that is copied in one run lies in the source: those after it, as a rule, do so too."""
+        at = 0
+        for placed in tensors:
+            if stored := self._stored(placed):
+                aligned = (stored[0] - at) % BLOCK
+                return None if aligned % 8 else aligned
+            at += placed.nbytes
+        return None
 
     @staticmethod
     def _stored(placed: Placed) -> tuple[int, int] | None:

@@ -38,8 +38,10 @@ class NamedLayout(Layout):
 
     name: ClassVar[str]
 
-    def __init__(self, bound: BoundFamily, world: World, cutter: Cutter, part_bytes: int, share_block: int = 0) -> None:
-        super().__init__(bound, world, cutter, part_bytes, share_block)
+    def __init__(
+        self, bound: BoundFamily, world: World, cutter: Cutter, part_bytes: int, cut_to_share: bool = False
+    ) -> None:
+        super().__init__(bound, world, cutter, part_bytes, cut_to_share)
         self.held: dict[tuple[int, int, str, int], list[Placed]] = {}
         """By pipeline stage, rank in it, prefix of the file's name, and part."""
         self.filled: dict[tuple[int, int, str], tuple[int, int]] = {}
