@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from rich import box
 from rich.console import Console
 from rich.table import Column, Table
 
@@ -19,19 +20,24 @@ def show_kernels(kernels: Sequence[Kernel], target: str, timed: bool = False) ->
     if not kernels:
         console.print(f"no kernels are provided for {target}")
         return
-    name, error = Column("kernel", no_wrap=True), Column("mean error / framework's", justify="right")
-    plain = [Column(title, no_wrap=True) for title in ("backend", "verdict")]
-    table = Table(name, *plain, error, *(_TIMED if timed else ()), "used", "digest")
+    timings = timed or any(kernel.speedup for kernel in kernels)
+    names = [Column(title, no_wrap=True) for title in ("kernel", "backend", "verdict")]
+    numbers = [Column(title, justify="right") for title in ("error", *(_TIMED if timings else ()))]
+    table = Table(*names, *numbers, "used", box=box.SIMPLE, padding=0, caption=_ERROR)
     for kernel in kernels:
         colour = _COLOURS[kernel.verdict]
         row = [kernel.name, kernel.backend, f"[{colour}]{kernel.verdict}[/{colour}]", _ratio(kernel)]
-        if timed:
+        if timings:
             row += [_times(kernel, "eager"), _times(kernel, "compiled"), _share(kernel.roofline)]
-        table.add_row(*row, "" if kernel.chosen is None else "yes", kernel.digest[:12])
+        table.add_row(*row, "" if kernel.chosen is None else "yes")
     console.print(table)
+    reasons: dict[str, list[str]] = {}
     for kernel in kernels:
         if reason := kernel.error.get("reason"):
-            console.print(f"{kernel.name} for {kernel.backend}: {reason}", markup=False, highlight=False)
+            reasons.setdefault(reason, []).append(f"{kernel.name} for {kernel.backend}")
+    for reason, which in reasons.items():
+        console.print(f"{', '.join(which)}: {reason}", markup=False, highlight=False)
+    for kernel in kernels:
         if kernel.error.get("built"):
             console.print(_built(kernel), markup=False, highlight=False)
         if place := kernel.error.get("exported"):
@@ -50,7 +56,9 @@ def show_kernels(kernels: Sequence[Kernel], target: str, timed: bool = False) ->
             )
 
 
-_TIMED = ("over eager", "over compiled", "of bandwidth")
+#: As `Sums.report` of acceptance/errors.py has it: the worst case's mean error above the absolute tolerance.
+_ERROR = "error: the mean error over the framework's own, where it was judged"
+_TIMED = ("over\neager", "over\ncompiled", "of a\ncopy")
 
 
 def _built(kernel: Kernel) -> str:
@@ -64,20 +72,21 @@ def _built(kernel: Kernel) -> str:
 
 
 def _ratio(kernel: Kernel) -> str:
-    """The largest ratio of mean errors over dtypes and outputs."""
+    """The largest ratio of mean errors that was judged, over dtypes and outputs; nothing where all were exact or below
+    the absolute tolerance."""
     ratios = [
-        output["ratio"]
+        output["worst_ratio"]
         for by_output in kernel.error.values()
         if isinstance(by_output, dict)
         for output in by_output.values()
-        if isinstance(output, dict) and output.get("ratio") is not None
+        if isinstance(output, dict) and output.get("worst_ratio")
     ]
     return f"{max(ratios):.2f}" if ratios else "-"
 
 
 def _times(kernel: Kernel, name: str) -> str:
     value = kernel.speedup.get(name)
-    return "-" if value is None else f"{value:.2f} ×"
+    return "-" if value is None else f"{value:.2f}×"
 
 
 def _share(roofline: float | None) -> str:
