@@ -155,12 +155,15 @@ class _Run:
         Threads that find no shard left copy or hash for those that have one. Shards that are still arriving are
         followed, all of them at the same time: who waits for more of one lets another thread have its turn.
         """
-        helpers, buffers = Helpers(), BufferPool(*buffers_for(count), self.control)
+        following = AT_ONCE if self.landing else 0
+        threads = 2 * count + following
+        size, needed = buffers_for(count)
+        # A thread may hold one while it waits for more of a shard: those that have their turn must never lack any.
+        helpers, buffers = Helpers(), BufferPool(size, needed + (threads if following else 0), self.control)
         targets = Targets(self.root, self.left.targets, helpers, self.control)
         waiting: deque[str | int] = deque([*self.left.without_shard(), *self.left.shards])
         pending, lock, turns = len(waiting), threading.Lock(), threading.Semaphore(count)
         errors: list[BaseException] = []
-        following = AT_ONCE if self.landing else 0
 
         def sleep(seconds: float) -> None:
             turns.release()
@@ -201,15 +204,15 @@ class _Run:
                         pending -= 1
                         if not pending:
                             helpers.close()
-                helpers.help()
+                if self.with_hashes:
+                    helpers.help()
             except BaseException as error:  # handed on to the caller's thread
                 with lock:
                     errors.append(error)
                 self.control.stop()
                 helpers.close()
 
-        needed = 2 * count + following if pending else 0
-        workers = [threading.Thread(target=work, name=f"reshard-{n}") for n in range(needed)]
+        workers = [threading.Thread(target=work, name=f"reshard-{n}") for n in range(threads if pending else 0)]
         try:
             for worker in workers:
                 worker.start()

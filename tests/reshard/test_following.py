@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
+import struct
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -15,20 +17,24 @@ from pathlib import Path
 import pytest
 
 from day0 import landing
+from day0.architecture.slicing import Rank
+from day0.checkpoint import open_checkpoint
 from day0.errors import CheckFailed, EvidenceMissing
 from day0.landing import Landing, arriving, begun_folder
 from tasks.reshard import writer
+from tasks.reshard.convert.registry import parameters
 from tasks.reshard.journal import Journal
 from tasks.reshard.writer import Hashes, write_files
+from tasks.reshard.writes import Conversion, Piece, Stream, TargetFile, WritePlan
+from tests.models.safetensors_file import write_file
 from tests.reshard.random_plans import Case, digests, make_case, written
 
 
 class Download:
     """A download in the test's hands, and a reshard in another thread that follows it."""
 
-    def __init__(self, root: Path, seed: int = 5, shards: int = 4) -> None:
-        source = make_case(root / "source", seed, shards=shards, tensors=20, largest=400_000, shuffle=False)
-        self.content = {name: (root / "source" / name).read_bytes() for name in source.checkpoint.files}
+    def __init__(self, root: Path, source: Case) -> None:
+        self.content = {name: source.checkpoint.path(name).read_bytes() for name in source.checkpoint.files}
         self.folder, self.out, self.journal = root / "models" / "commit", root / "out", root / "journal"
         surveyed = root / "surveyed"
         for folder in (surveyed, self.out, landing.partial(self.folder), begun_folder(self.folder)):
@@ -61,13 +67,23 @@ class Download:
 
 
 @pytest.fixture
-def download(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Download]:
+def download(tmp_path: Path, begin: Callable[[Case], Download]) -> Download:
+    return begin(make_case(tmp_path / "source", 5, shards=4, tensors=20, largest=400_000, shuffle=False))
+
+
+@pytest.fixture
+def begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Case], Download]]:
     monkeypatch.setenv("DAY0_HOME", str(tmp_path / "home"))
     monkeypatch.setattr(landing, "PATIENCE", 0.5)
     monkeypatch.setattr(writer, "buffers_for", lambda threads: (16 << 10, 3 * threads + 2))
-    made = Download(tmp_path)
-    yield made
-    made.close()
+    with ExitStack() as stack:
+
+        def start(case: Case) -> Download:
+            made = Download(tmp_path, case)
+            stack.callback(made.close)
+            return made
+
+        yield start
 
 
 def test_all_shards_are_split_while_all_of_them_arrive(download: Download) -> None:
@@ -174,6 +190,49 @@ def test_without_hashes_shards_are_waited_for(download: Download) -> None:
         download.land(name)
     following.result(30)
     assert written(download.out) == download.case.oracle
+
+
+@pytest.mark.parametrize("hashes", [True, False])
+def test_shards_that_wait_for_their_scales_leave_the_others_memory(
+    tmp_path: Path, begin: Callable[[Case], Download], hashes: bool
+) -> None:
+    """Each has a block in its hands and lacks the scales, which come last: more shards than there are blocks."""
+    download = begin(_quantised(tmp_path / "source", shards=12))
+    following = download.follow(hashes)
+    for name, content in download.content.items():
+        download.grow(name, content[:-4])
+    time.sleep(1)
+    for name, content in download.content.items():
+        download.grow(name, content[-4:])
+        download.land(name)
+    following.result(30)
+    assert written(download.out) == download.case.oracle
+
+
+def _quantised(root: Path, shards: int) -> Case:
+    """Shards with a weight in FP8 and its scale after it, all written as bf16 into one file."""
+    root.mkdir()
+    rows = 256
+    described = {"w": ("F8_E4M3", (rows, rows)), "w_scale_inv": ("F32", (1, 1))}
+    for number in range(shards):
+        content = {f"{name}.{number}": value for name, value in described.items()}
+        ones = bytes([0x38]) * (rows * rows)
+        write_file(root / f"{number}.safetensors", content, [ones, struct.pack("<f", number + 1)])
+    (root / "config.json").write_text("{}")
+    index = {f"{name}.{number}": f"{number}.safetensors" for name in described for number in range(shards)}
+    (root / "model.safetensors.index.json").write_text(json.dumps({"weight_map": index}))
+    checkpoint = open_checkpoint(root)
+    conversion = Conversion("fp8_block_dequant", (("BF16", (rows, rows)),), parameters(block=(rows, rows)))
+    size = 2 * rows * rows
+    streams = {}
+    for number in range(shards):
+        inputs = tuple(checkpoint.tensors[f"{name}.{number}"] for name in described)
+        streams[inputs[0].file] = (Stream(inputs, (Piece(0, number * size, 0, 1, size, size),), conversion),)
+    target = TargetFile("rank-00000/model.safetensors", 0, b"", shards * size, ())
+    ranks = (Rank(0, 0, 0, 0),)
+    plan = WritePlan("hf", "none", 1, 1, 1, ranks, ((0, 1),), (target,), streams, (), ())
+    oracle = b"".join(struct.pack("<f", number + 1)[2:] * (rows * rows) for number in range(shards))
+    return Case(checkpoint, plan, {target.name: oracle})
 
 
 def test_a_download_that_ends_in_the_middle_is_told(download: Download) -> None:
