@@ -23,12 +23,13 @@ from day0.checkpoint import Checkpoint
 from day0.errors import InputError
 from day0.landing import AT_ONCE, Landing
 from tasks.reshard.hashing import BufferPool, Control, Helpers, Stopped
-from tasks.reshard.jobs import FinishJob, ShardJob, ShardResult
+from tasks.reshard.jobs import FinishJob, ShardResult
 from tasks.reshard.journal import Journal
 from tasks.reshard.moves import shareable
 from tasks.reshard.reflink import supports_reflink
 from tasks.reshard.remaining import Remaining
-from tasks.reshard.shard_pass import Growth, ShardPass, buffers_for, run_finish, run_shard
+from tasks.reshard.shard_jobs import ShardJobs
+from tasks.reshard.shard_pass import ShardPass, buffers_for, run_finish, run_shard
 from tasks.reshard.targets import Target, Targets, write_at
 from tasks.reshard.writes import Fill, WritePlan
 
@@ -120,8 +121,7 @@ class _Run:
         self.limit = deadline.current()
         self.control = Control(self.limit)
         self.left = Remaining(plan, checkpoint, root, expected, hashes, journal)
-        self.reflinks = landing is not None and supports_reflink(root)
-        self.drop_behind = checkpoint.bytes + plan.bytes_written > _memory() // 2
+        self.jobs = ShardJobs(plan, checkpoint, root, expected, hashes, self.left, landing)
 
     def prepare(self) -> None:
         """Check the space, and make every file that is not whole: at its full size, with its header and fills."""
@@ -175,8 +175,8 @@ class _Run:
 
         def take(name: str) -> ShardResult:
             while True:
-                job = self._job(name, self.left.targets, sleep, begun=self._can_follow(name))
-                growth = self._growth(job, sleep)
+                job = self.jobs.make(name, self.left.targets, sleep, follow=True)
+                growth = self.jobs.growth(job, sleep)
                 try:
                     return ShardPass(job, targets, buffers, helpers, self.control, growth).run()
                 except FileNotFoundError:  # its folder got its final name before the file was opened
@@ -241,7 +241,7 @@ class _Run:
             self.control.add(self.checkpoint.files[result.name].file_bytes)
             self._report()
 
-        fan_out(run_shard, [self._job(name, unhashed) for name in self.left.shards], taken)
+        fan_out(run_shard, [self.jobs.make(name, unhashed) for name in self.left.shards], taken)
         rest = sorted(shared.union(self.left.without_shard()))
         jobs = [FinishJob(str(self.root), self._as_it_lies(number)) for number in rest]
         fan_out(run_finish, jobs, lambda finished: self.journal.add_targets([finished]))
@@ -265,47 +265,6 @@ class _Run:
         file = self.plan.files[number]
         return Target(file.name, file.nbytes, ((0, file.nbytes),), 1, self.with_hashes)
 
-    def _job(
-        self,
-        name: str,
-        targets: Mapping[int, Target],
-        sleep: Callable[[float], object] = time.sleep,
-        begun: bool = False,
-    ) -> ShardJob:
-        return ShardJob(
-            name=name,
-            sources={source: str(self._path(source, sleep, begun)) for source in self.left.sources[name]},
-            file_bytes=self.checkpoint.files[name].file_bytes,
-            root=str(self.root),
-            streams=tuple(self.plan.streams.get(name, ())),
-            targets={number: targets[number] for number in sorted(self.left.reached[name])},
-            hashes=self.with_hashes,
-            expected=self.expected.get(name),
-            drop_behind=self.drop_behind,
-            shared=self.landing is not None,
-        )
-
-    def _path(self, name: str, sleep: Callable[[float], object], begun: bool) -> Path:
-        """Where a shard lies; waits for one that is still arriving."""
-        if self.landing is None:
-            return self.checkpoint.path(name)
-        return self.landing.wait_for(name, sleep, begun=begun)
-
-    def _can_follow(self, name: str) -> bool:
-        """Whether a shard can be taken while it arrives: by itself, from front to back, into bytes of its own.
-
-        Whether what arrived is right is only known at the end, by the digest: without one it is waited for.
-        """
-        alone = self.left.sources[name] == {name}
-        shared = self.reflinks and shareable(self.plan.streams.get(name, ()))
-        return bool(self.landing and self.with_hashes and self.expected.get(name) and alone and not shared)
-
-    def _growth(self, job: ShardJob, sleep: Callable[[float], object]) -> Growth | None:
-        landing = self.landing
-        if landing is None or not landing.unfinished(Path(job.sources[job.name])):
-            return None
-        return Growth(landing.pauses(job.name, sleep), lambda: landing.wait_for(job.name, sleep))
-
     def _check_space(self) -> None:
         there = sum(path.stat().st_blocks * 512 for path in self.root.rglob("*") if path.is_file())
         needed, free = self.plan.bytes_written - there, shutil.disk_usage(self.root).free
@@ -328,10 +287,6 @@ def _write_fill(descriptor: int, fill: Fill) -> None:
 
 def _cores() -> int:
     return len(os.sched_getaffinity(0))
-
-
-def _memory() -> int:
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def _allow_open_files(count: int) -> None:
