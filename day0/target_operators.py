@@ -6,7 +6,7 @@ configs/operators/NAME.yaml, which several targets share. The operator scan and 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, Self
 
 from pydantic import Field, PositiveFloat, field_validator, model_validator
@@ -33,6 +33,8 @@ class Device:
     torch_build: str | None = None
     torch_plugin: str | None = None
     """As in TargetOperators: cuda is also what other vendors' devices are called, and PrivateUse1 is any vendor's."""
+    architecture: str | None = None
+    """What its compilers call it, such as sm_90: the target's. None: not known here, or no GPU."""
 
 
 class TargetOperators(Frozen):
@@ -130,4 +132,6 @@ def device_of(target: str) -> Device | None:
     Raises:
         InputError: there is no such target, or a file is malformed.
     """
-    return operators_of(load_target(target)).as_device()
+    known = load_target(target)
+    device = operators_of(known).as_device()
+    return replace(device, architecture=known.architecture.name) if device and known.architecture else device

@@ -135,7 +135,7 @@ def _export(choices: Choices, target: str, device: Device | None, output: Path) 
     written = []
     for kernel in best(ours):
         try:
-            place = export(definitions[kernel.name], kernel, output, device.name if device else "cuda")
+            place = export(definitions[kernel.name], kernel, output, device)
         except (BuildFailed, Unavailable) as error:
             written.append(kernel.model_copy(update={"verdict": Verdict.FAIL, "error": {"reason": str(error)}}))
         else:

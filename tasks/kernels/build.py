@@ -23,6 +23,7 @@ from day0.files import digest_of, sha256_file, write_json
 from day0.home import make_home
 from day0.progress import report
 from day0.target import load_target
+from day0.target_operators import Device
 from tasks.kernels.definition import CompiledBackend, KernelDefinition, TritonBackend
 from tasks.kernels.recipes import Recipe, Unfit, recipe
 from tasks.kernels.toolchain import OUTPUT, Local, Toolchain
@@ -116,6 +117,15 @@ def architecture_of(target: str, definition: KernelDefinition, backend: str) -> 
         by = "vendor's Triton" if backend == "triton" else "vendor's compiler"
         raise EvidenceMissing(f"it is compiled on the device, by the {by} of {target}: it cannot be compiled here")
     return known.name
+
+
+def library_of(definition: KernelDefinition, backend: str, device: Device | None = None) -> Path | None:
+    """The built library of a backend, for the architecture of its target's device where that is known; None: it is not
+    compiled. Raises what `build` does.
+    """
+    if not isinstance(definition.backend(backend), CompiledBackend):
+        return None
+    return build(definition, backend, device.architecture if device and backend != "cpu" else None).path
 
 
 def _toolchain(runtime: str) -> Toolchain:

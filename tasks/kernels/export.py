@@ -21,9 +21,11 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from day0.artifacts.kernels import Kernel
 from day0.errors import EvidenceMissing, InputError
 from day0.files import write_json
+from day0.target_operators import Device
 from day0.verdict import Verdict
-from tasks.kernels.build import build
-from tasks.kernels.definition import CompiledBackend, KernelDefinition, PackageBackend
+from tasks.kernels.acceptance.run import usual_device
+from tasks.kernels.build import library_of
+from tasks.kernels.definition import KernelDefinition, PackageBackend
 
 #: Libraries are written to torch's stable ABI of this version: they load in it and in later ones.
 _STABLE_ABI = "torch-stable-abi210"
@@ -31,11 +33,11 @@ _LICENCE = "Apache-2.0"
 _VERSION = 1
 
 
-def export(definition: KernelDefinition, kernel: Kernel, folder: Path, device: str = "cuda") -> Path:
+def export(definition: KernelDefinition, kernel: Kernel, folder: Path, device: Device | None = None) -> Path:
     """Write an accepted kernel's build below `folder`, and return the build's folder. One that is there is replaced.
 
     Args:
-        device: torch's name of the device that a Triton kernel was accepted on.
+        device: the target's, which the kernel was accepted on; its own where no target says another.
 
     Raises:
         EvidenceMissing: the kernel is not accepted.
@@ -49,8 +51,8 @@ def export(definition: KernelDefinition, kernel: Kernel, folder: Path, device: s
         reason = kernel.error.get("reason", "it was not tried")
         raise EvidenceMissing(f"{kernel.name} for {kernel.backend} is not accepted, so it is not exported: {reason}")
     title = kernel.name.replace("_", "-")
-    library = build(definition, kernel.backend).path if isinstance(spec, CompiledBackend) else None
-    backend, variant = _variant(kernel.backend, device)
+    library = library_of(definition, kernel.backend, device)
+    backend, variant = _variant(kernel.backend, (device or usual_device(kernel.backend)).name)
     place = folder / title / "build" / variant
     place.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=place.parent, prefix=".export-") as temporary:

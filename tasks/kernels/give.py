@@ -14,8 +14,8 @@ from day0.files import FileRef, file_ref
 from day0.progress import report
 from day0.target_operators import device_of
 from day0.verdict import FOLLOW_UP, Check, Verdict
-from tasks.kernels.build import build
-from tasks.kernels.definition import CompiledBackend, KernelDefinition, PackageBackend
+from tasks.kernels.build import library_of
+from tasks.kernels.definition import KernelDefinition, PackageBackend
 from tasks.kernels.engine_plugin.bundle import Chosen, write_plugin
 from tasks.kernels.engine_plugin.places import has_place
 from tasks.kernels.find import find_kernel
@@ -47,6 +47,7 @@ def give(bundle: KernelBundle, operators: OperatorReport, use: KernelUsage, fold
     if not kernels and not unused:
         return bundle
     chosen: list[Chosen] = []
+    device = device_of(bundle.target)
     own = [kernel for kernel in kernels if not _package(find_kernel(kernel.name), kernel.backend)]
     unused |= {
         kernel.name: f"only its backend {kernel.backend} is accepted, whose package the engine's environment has not"
@@ -59,14 +60,11 @@ def give(bundle: KernelBundle, operators: OperatorReport, use: KernelUsage, fold
         if why := _hindrance(definition, places):
             unused[kernel.name] = why
         else:
-            library = None
-            if isinstance(definition.backend(kernel.backend), CompiledBackend):
-                library = build(definition, kernel.backend).path
+            library = library_of(definition, kernel.backend, device)
             chosen.append(Chosen(definition, kernel.backend, library, places, kernel.elements))
     plugin: EnginePlugin | None = None
     files: tuple[FileRef, ...] = ()
     if chosen:
-        device = device_of(bundle.target)
         if device is None:
             raise EvidenceMissing(
                 f"torch's name of the device of {bundle.target} is not known: add it to its operators"

@@ -14,9 +14,9 @@ from day0.errors import Unavailable
 from day0.progress import report
 from day0.target_operators import Device
 from day0.verdict import Verdict
-from tasks.kernels import build as building
 from tasks.kernels.acceptance.run import run_worker, usual_device
-from tasks.kernels.definition import CompiledBackend, KernelDefinition
+from tasks.kernels.build import library_of
+from tasks.kernels.definition import KernelDefinition
 from tasks.kernels.providers.packages import provider
 from tasks.kernels.timing_records import STREAMING_COPY, Contender, Timed, TimingAnswer, TimingRequest
 
@@ -80,8 +80,7 @@ def _run(
 ) -> tuple[TimingAnswer | None, str]:
     contenders, environment = [], dict(ENVIRONMENT)
     for kernel in kernels:
-        spec = definition.backend(kernel.backend)
-        library = building.build(definition, kernel.backend).path if isinstance(spec, CompiledBackend) else None
+        library = library_of(definition, kernel.backend, device)
         contenders.append(Contender(backend=kernel.backend, library=str(library) if library else None))
         package = provider(definition, kernel.backend)
         environment |= package.environment if package else {}
@@ -108,7 +107,7 @@ def _run(
 
 def _streaming_copy() -> str | None:
     try:
-        return str(building.build(KernelDefinition(STREAMING_COPY), "cpu").path)
+        return str(library_of(KernelDefinition(STREAMING_COPY), "cpu"))
     except Unavailable as error:  # packages' kernels need no compiler
         logger.warning("bandwidth is that of torch's copy alone: %s", error)
         return None

@@ -74,6 +74,7 @@ def _place(definition: KernelDefinition, backend: str, device: Device | None) ->
         "triton": _installed("triton") if backend in ("triton", "flaggems") else None,
         "package": identity(definition, backend),
         "device": (device or usual_device(backend)).name,
+        "architecture": device.architecture if device and backend == "cuda" else None,
         "machine": platform.node(),
         "checks": _checks(),
     }

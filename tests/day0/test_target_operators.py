@@ -21,7 +21,7 @@ def test_every_target_has_a_device_and_kernels_that_day0_knows(target: str) -> N
 
 def test_the_device_is_named_as_torch_does() -> None:
     assert device_of("cpu") == Device("cpu", "CPU")
-    assert device_of("mi300x") == Device("cuda", "CUDA", torch_build=r"\+rocm")
+    assert device_of("mi300x") == Device("cuda", "CUDA", torch_build=r"\+rocm", architecture="gfx942")
     assert device_of("ascend-910b") == Device("npu", "PrivateUse1", ("torch_npu",), torch_plugin="torch_npu")
 
 

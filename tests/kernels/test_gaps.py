@@ -16,8 +16,11 @@ from day0.home import PROJECT
 from day0.target_operators import Device, device_of
 from day0.verdict import Verdict
 from flows.commands.kernels import command
+from tasks.kernels import build as building
 from tasks.kernels import gaps
 from tasks.kernels.acceptance.run import verdict
+from tasks.kernels.actions import act
+from tasks.kernels.build import BuildFailed, Built
 from tasks.kernels.definition import KernelDefinition
 from tasks.kernels.find import find_kernel
 from tasks.kernels.gaps import fill_gaps, offered
@@ -108,3 +111,20 @@ def _replacing(name: str, operator: str) -> KernelDefinition:
     definition = find_kernel(name)
     definition.file = definition.file.model_copy(update={"replaces": (operator,)})
     return definition
+
+
+def test_cuda_is_compiled_for_the_targets_gpu_alone(monkeypatch: pytest.MonkeyPatch, kernels_home: Path) -> None:
+    """Whichever action compiles it: accept, bench, export and what an engine is given ask for the same library."""
+    asked: list[tuple[str, str | None]] = []
+
+    def build(definition: KernelDefinition, backend: str, architecture: str | None = None) -> Built:
+        asked.append((backend, architecture))
+        raise BuildFailed("no compiler is called in this test")
+
+    monkeypatch.setattr(building, "build", build)
+    kernels, _ = act("accept", ("fused_add_rms_norm",), "b200")
+    assert asked == [("cuda", "sm_100")]
+    assert {k.backend: k.verdict for k in kernels}["cuda"] is Verdict.FAIL
+    with pytest.raises(BuildFailed):
+        building.library_of(find_kernel("fused_add_rms_norm"), "cpu", device_of("b200"))
+    assert asked[1:] == [("cpu", None)]

@@ -23,8 +23,8 @@ from day0.files import write_json
 from day0.progress import report
 from day0.target_operators import Device
 from day0.verdict import Verdict
-from tasks.kernels import build as building
 from tasks.kernels.acceptance.records import OPENING, Answer, Request
+from tasks.kernels.build import library_of
 from tasks.kernels.definition import CompiledBackend, KernelDefinition, PackageBackend
 from tasks.kernels.providers.packages import missing, provider
 from tasks.kernels.toolchain import TRITON_FP_FUSION
@@ -67,7 +67,7 @@ def accept(
     compiled = isinstance(spec, CompiledBackend)
     if isinstance(spec, PackageBackend) and (absent := missing(spec, backend)):
         return verdict(definition, backend, Verdict.INCONCLUSIVE, absent)
-    library = building.build(definition, backend).path if compiled else None
+    library = library_of(definition, backend, device)
     where = CPU if interpret else device or usual_device(backend)
     done = "it was compiled ahead of time and not run" if compiled else "it was not run"
     if why := lacking(where):
