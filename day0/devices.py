@@ -8,9 +8,8 @@ import platform
 import re
 import sys
 
-from day0 import deadline, home, process
-from day0.deadline import Deadline
-from day0.errors import Cancelled, EvidenceMissing, StageTimeout
+from day0 import home, process
+from day0.errors import EvidenceMissing
 from day0.target_operators import Device
 
 #: Seconds in which a device opens, its driver and its module of torch with it; a broken one may never.
@@ -41,17 +40,13 @@ def hardware(device: Device) -> str:
         if line.startswith("device: "):
             found.append(line.removeprefix("device: "))
 
-    outer = deadline.current()
-    own = Deadline("opening the device", outer.remaining(LIMIT))
     command = [sys.executable, "-m", "day0.device_probe", device.name, *device.modules]
     try:
-        with outer.guard(lambda: own.end(Cancelled("the stage ended"))), own.running():
-            process.run(command, cwd=home.PROJECT, on_line=listen)
+        process.run_within(LIMIT, command, cwd=home.PROJECT, on_line=listen)
     except process.ProcessFailed as error:
         last = next((line.strip() for line in reversed(error.tail) if line.strip()), "its process printed nothing")
         raise DeviceAbsent(f"no {device.name} here: {last[:300]}") from error
-    except StageTimeout as error:
-        outer.check()
+    except process.TimedOut as error:
         raise DeviceAbsent(f"no {device.name} here: it did not open in {LIMIT:g} s") from error
     if not found:
         raise DeviceAbsent(f"no {device.name} here: its process gave no answer")

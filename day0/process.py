@@ -10,7 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from day0 import deadline
-from day0.errors import Day0Error
+from day0.deadline import Deadline
+from day0.errors import Cancelled, Day0Error, StageTimeout
 
 TAIL_LINES = 200
 
@@ -23,6 +24,10 @@ class ProcessFailed(Day0Error):
         super().__init__(f"{Path(command[0]).name} ended with code {returncode}: {last.strip()}")
         self.returncode = returncode
         self.tail = tail
+
+
+class TimedOut(Day0Error):
+    """A subprocess did not end within its own limit; the stage's time was not up."""
 
 
 def end_group(process: subprocess.Popen[bytes], grace: float = 5.0) -> None:
@@ -83,3 +88,27 @@ def run(
     if returncode:
         raise ProcessFailed(command, returncode, tail)
     return tail
+
+
+def run_within(
+    seconds: float,
+    command: Sequence[str],
+    *,
+    cwd: Path | None = None,
+    env: Mapping[str, str] | None = None,
+    on_line: Callable[[str], None] | None = None,
+) -> list[str]:
+    """`run` for at most `seconds`: what hangs by itself is told from a stage whose time is up.
+
+    Raises:
+        ProcessFailed: as `run`.
+        TimedOut: it did not end in `seconds`; the whole process group is gone.
+        StageTimeout, Cancelled: the stage's time was up before.
+    """
+    outer, own = deadline.current(), Deadline(Path(command[0]).name, seconds)
+    try:
+        with outer.guard(lambda: own.end(Cancelled("the stage ended"))), own.running():
+            return run(command, cwd=cwd, env=env, on_line=on_line)
+    except StageTimeout as error:
+        outer.check()
+        raise TimedOut(f"it did not end in {seconds:g} s") from error

@@ -40,6 +40,22 @@ def test_a_deadline_ends_the_whole_group() -> None:
     assert not alive("sleep 615")
 
 
+def test_a_limit_of_its_own_is_not_the_stages() -> None:
+    """Whichever is up first ends it, and is named."""
+    with deadline.Deadline("it", 60).running() as stage:
+        with pytest.raises(process.TimedOut, match=r"did not end in 0\.3 s"):
+            process.run_within(0.3, ["sh", "-c", "sleep 617 & sleep 617"])
+        stage.check()
+    assert not alive("sleep 617")
+    with deadline.Deadline("it", 0.3).running(), pytest.raises(StageTimeout, match=r"it took longer than its limit"):
+        process.run_within(60, ["sleep", "618"])
+    threading.Timer(0.3, deadline.cancel_all, ["interrupted by SIGINT"]).start()
+    with deadline.Deadline("it", 60).running(), pytest.raises(Cancelled, match="SIGINT"):
+        process.run_within(60, ["sleep", "618"])
+    assert not alive("sleep 618")
+    assert process.run_within(60, ["echo", "done"]) == ["done"]
+
+
 def test_cancelling_ends_it_and_says_so() -> None:
     threading.Timer(0.5, deadline.cancel_all, ["interrupted by SIGINT"]).start()
     with deadline.Deadline("it", None).running(), pytest.raises(Cancelled, match="SIGINT"):

@@ -14,11 +14,10 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from day0 import deadline, home, process
+from day0 import home, process
 from day0.artifacts.kernels import Kernel
-from day0.deadline import Deadline
 from day0.devices import lacking, upstream
-from day0.errors import Cancelled, EvidenceMissing, StageTimeout
+from day0.errors import EvidenceMissing
 from day0.files import write_json
 from day0.progress import report
 from day0.target_operators import Device
@@ -160,21 +159,17 @@ def run_worker(
         if line.startswith("at: "):
             last = line.removeprefix("at: ")
 
-    outer = deadline.current()
-    own = Deadline("the process", outer.remaining(limit))
     with tempfile.TemporaryDirectory(prefix="day0-kernel-") as folder:
         asked, answered = Path(folder, "request.json"), Path(folder, "answer.json")
         write_json(asked, request)
         command = [sys.executable, "-m", module, str(asked), str(answered)]
         environment = os.environ | ENVIRONMENT | {"TMPDIR": folder} | (extra or {})
         try:
-            with outer.guard(lambda: own.end(Cancelled("the stage ended"))), own.running():
-                process.run(command, cwd=home.PROJECT, env=environment, on_line=listen)
+            process.run_within(limit, command, cwd=home.PROJECT, env=environment, on_line=listen)
         except process.ProcessFailed as error:
             return None, f"{_death(error)}, at {last}"
-        except StageTimeout:
-            outer.check()
-            return None, f"it did not end in {limit:g} s, at {last}"
+        except process.TimedOut as error:
+            return None, f"{error}, at {last}"
         if not answered.is_file():
             return None, f"its process ended without an answer, at {last}"
         found: dict[str, Any] = json.loads(answered.read_bytes())
