@@ -14,12 +14,12 @@ import torch
 from day0.errors import InputError
 from tasks.kernels.definition import CompiledBackend, KernelDefinition, PackageBackend
 from tasks.kernels.modules import function_of, load_module
-from tasks.kernels.providers.adapter import Calls, adapted
+from tasks.kernels.providers.adapter import Adapter, Calls, adapted
 
 #: Libraries of operators live as long as the process; dropping one removes its operators.
 _LIBRARIES: dict[str, torch.library.Library] = {}
-#: What adapters of packages have answered, by operator and backend.
-_CALLS: dict[tuple[str, str], Calls] = {}
+#: Adapters of packages, by operator and backend.
+_ADAPTERS: dict[tuple[str, str], Adapter] = {}
 #: Dispatch keys of backends.
 KEYS: Mapping[str, str] = {"cpu": "CPU", "cuda": "CUDA", "triton": "CUDA", "flaggems": "CUDA", "hub": "CUDA"}
 
@@ -73,8 +73,8 @@ def python_function(definition: KernelDefinition, backend: str) -> Callable[...,
     """
     spec = definition.backend(backend)
     if isinstance(spec, PackageBackend):
-        call, _CALLS[definition.name, backend] = adapted(definition, backend)
-        return call
+        adapter = _ADAPTERS[definition.name, backend] = adapted(definition, backend)
+        return adapter
     if isinstance(spec, CompiledBackend):
         raise InputError(f"the {backend} backend of {definition.name} is no Python module")
     return function_of(load_module(definition.folder / spec.module), "run")
@@ -82,11 +82,15 @@ def python_function(definition: KernelDefinition, backend: str) -> Callable[...,
 
 def calls(definition: KernelDefinition, backend: str) -> Calls | None:
     """What the adapter of a package has answered so far; None for our own kernels."""
-    return _CALLS.get((definition.name, backend))
+    adapter = _ADAPTERS.get((definition.name, backend))
+    return adapter.calls if adapter else None
 
 
-def beside(definition: KernelDefinition, backend: str, key: str | None = None) -> Callable[..., Any]:
-    """A Python backend as the operator `day0::NAME__BACKEND`, so that several can be called in one process.
+def beside(
+    definition: KernelDefinition, backend: str, key: str | None = None
+) -> tuple[Callable[..., Any], Adapter | None]:
+    """A Python backend as the operator `day0::NAME__BACKEND`, so that several can be called in one process. Of a
+    package it calls `run` at once: its adapter, which is returned beside it, is to be asked before.
 
     Raises:
         InputError: its module cannot be imported, or lacks a function.
@@ -95,9 +99,10 @@ def beside(definition: KernelDefinition, backend: str, key: str | None = None) -
     name = f"{definition.name}__{backend}"
     library = _LIBRARIES[name] = torch.library.Library("day0", "FRAGMENT")  # type: ignore[no-untyped-call]
     library.define(definition.file.operator.replace(definition.name, name, 1))  # type: ignore[no-untyped-call]
-    library.impl(name, run, key or KEYS[backend])  # type: ignore[no-untyped-call]
+    adapter = run if isinstance(run, Adapter) else None
+    library.impl(name, adapter.run if adapter else run, key or KEYS[backend])  # type: ignore[no-untyped-call]
     found: Callable[..., Any] = getattr(torch.ops.day0, name).default
-    return found
+    return found, adapter
 
 
 def operator(definition: KernelDefinition) -> Callable[..., Any]:

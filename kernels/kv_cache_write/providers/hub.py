@@ -38,8 +38,6 @@ def run(
     value_scale: torch.Tensor | None,
 ) -> None:
     """See reference.py. It takes FP8 caches as bytes, and always two scales."""
-    if why := declines(key, value, key_cache, value_cache, slots, key_scale, value_scale):
-        raise NotImplementedError(why)
     fp8 = key_scale is not None
     caches = (key_cache.view(torch.uint8), value_cache.view(torch.uint8)) if fp8 else (key_cache, value_cache)
     one = key.new_ones((), dtype=torch.float32) if key_scale is None or value_scale is None else None

@@ -46,10 +46,6 @@ def run(
     value_scale: torch.Tensor | None,
 ) -> torch.Tensor:
     """See reference.py. Its window counts the tokens before the query's own, which is the last."""
-    if why := declines(
-        query, key_cache, value_cache, block_table, lengths, scale, soft_cap, window, key_scale, value_scale
-    ):
-        raise NotImplementedError(why)
     sequences = query.shape[0]
     starts = torch.arange(sequences + 1, device=query.device, dtype=torch.int32)
     out: torch.Tensor = flag_gems.flash_attn_varlen_func(

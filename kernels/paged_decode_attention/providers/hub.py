@@ -47,10 +47,6 @@ def run(
     value_scale: torch.Tensor | None,
 ) -> torch.Tensor:
     """See reference.py. Its window counts the tokens before the query's own, which is the last."""
-    if why := declines(
-        query, key_cache, value_cache, block_table, lengths, scale, soft_cap, window, key_scale, value_scale
-    ):
-        raise NotImplementedError(why)
     out: torch.Tensor = theirs.flash_attn_with_kvcache(
         query.contiguous().unsqueeze(1),
         key_cache.contiguous(),

@@ -35,7 +35,8 @@ _MODULES = (
     "tasks.kernels.acceptance.repeat_checks",
     "tasks.kernels.acceptance.subject",
     "tasks.kernels.acceptance.value_checks",
-    "tasks.kernels.timing",
+    "tasks.kernels.timing_clock",
+    "tasks.kernels.timing_ways",
 )
 _CLASSES = ("torch.Tensor", "torch.cuda.Event", "torch.cuda.Stream", "torch.Generator")
 _TASKS = Path("/proc/self/task")

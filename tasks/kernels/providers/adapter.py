@@ -28,8 +28,41 @@ class Calls:
         return {"answered": self.answered, "declined": dict(self.declined)}
 
 
-def adapted(definition: KernelDefinition, backend: str) -> tuple[Callable[..., Any], Calls]:
-    """The adapter's function with the operator's arguments, and its count of calls.
+@dataclass
+class Adapter:
+    """A package's `run`, called only after `declines` was asked, once for each call."""
+
+    definition: KernelDefinition
+    run: Callable[..., Any]
+    declines: Callable[..., Any]
+    calls: Calls = field(default_factory=Calls)
+
+    def __call__(self, *args: Any) -> Any:
+        return self.run(*args) if self.answers(*args) else self.by_reference(*args)
+
+    def answers(self, *args: Any) -> bool:
+        """Whether the package has something for a call, which is counted."""
+        if why := self.declines(*args):
+            self.calls.declined[str(why)] += 1
+            return False
+        self.calls.answered += 1
+        return True
+
+    def by_reference(self, *args: Any) -> Any:
+        """What the operator returns, new and contiguous as a kernel's outputs are."""
+        outputs = self.definition.reference(*args)
+        outputs = (outputs,) if isinstance(outputs, torch.Tensor) else tuple(outputs)
+        if self.definition.schema.mutates:
+            written = [value for value, about in zip(args, self.definition.arguments, strict=True) if about.mutated]
+            for value, output in zip(written, outputs, strict=True):
+                value.copy_(output)
+            return None
+        made = tuple(output.contiguous() for output in outputs)
+        return made[0] if len(made) == 1 else made
+
+
+def adapted(definition: KernelDefinition, backend: str) -> Adapter:
+    """The adapter of a backend, a function with the operator's arguments.
 
     Raises:
         InputError: the adapter cannot be imported, or lacks `run` or `declines`.
@@ -38,25 +71,4 @@ def adapted(definition: KernelDefinition, backend: str) -> tuple[Callable[..., A
     if not isinstance(spec, PackageBackend):
         raise InputError(f"the {backend} backend of {definition.name} calls no package")
     module = load_module(definition.folder / spec.module)
-    run, declines, calls = function_of(module, "run"), function_of(module, "declines"), Calls()
-
-    def call(*args: Any) -> Any:
-        if why := declines(*args):
-            calls.declined[str(why)] += 1
-            return _by_reference(definition, args)
-        calls.answered += 1
-        return run(*args)
-
-    return call, calls
-
-
-def _by_reference(definition: KernelDefinition, args: tuple[Any, ...]) -> Any:
-    outputs = definition.reference(*args)
-    outputs = (outputs,) if isinstance(outputs, torch.Tensor) else tuple(outputs)
-    if definition.schema.mutates:
-        written = [value for value, about in zip(args, definition.arguments, strict=True) if about.mutated]
-        for value, output in zip(written, outputs, strict=True):
-            value.copy_(output)
-        return None
-    made = tuple(output.contiguous() for output in outputs)
-    return made[0] if len(made) == 1 else made
+    return Adapter(definition, function_of(module, "run"), function_of(module, "declines"))
