@@ -41,3 +41,7 @@ class LiveEngine(Protocol):
     def endpoint(self, service: Service) -> Endpoint:
         """The live endpoint of `service`; starts the engine as its record says if it is not up."""
         ...
+
+    def ended_in(self) -> str | None:
+        """The accepted kernel in which the engine that was started last ended or hangs; None where none is known."""
+        ...

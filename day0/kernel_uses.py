@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from pydantic import Field, NonNegativeInt, TypeAdapter, ValidationError
@@ -58,6 +60,37 @@ def read_uses(written: Iterable[bytes]) -> tuple[KernelUse, ...]:
                 its[count] = its.get(count, 0) + getattr(use, count)
             its["reason"] = its["reason"] or use.reason
     return tuple(KernelUse(operator=o, kernel=k, **its) for (o, k), its in sorted(found.items()))
+
+
+@dataclass(frozen=True)
+class InKernel:
+    """A process of an engine that has called a kernel, and that had no answer yet when this was written."""
+
+    kernel: str
+    operator: str
+    seconds: float
+    """Since the call."""
+
+
+def read_marks(written: Iterable[bytes]) -> list[InKernel]:
+    """The kernels that processes of an engine are in, or were in when they ended.
+
+    Args:
+        written: of each process its mark's two numbers and then its counts (tasks/kernels/engine_plugin/counts.py).
+            What the plugin does not write says nothing.
+    """
+    found = []
+    for text in written:
+        place, _, rest = text.strip().partition(b" ")
+        entered, _, counts = rest.strip().partition(b" ")
+        try:
+            at, since, uses = int(place), int(entered), _USES.validate_json(counts)
+        except ValueError:
+            continue
+        if 0 < at <= len(uses):
+            use = uses[at - 1]
+            found.append(InKernel(use.kernel, use.operator, time.monotonic() - since / 1e9))
+    return found
 
 
 def uses_since(before: Sequence[KernelUse], now: Sequence[KernelUse]) -> tuple[KernelUse, ...]:

@@ -107,7 +107,8 @@ class Pipeline:
         """Submit a stage on what other stages make, in the order of its parameters; None past `--until`.
 
         `after` must be good before the stage begins, though it takes nothing from it. `optional` names inputs that
-        the stage can do without: they are waited for, and given if they are good or at least recorded.
+        the stage can do without: they are waited for, and given if they are good or at least recorded. A stage that is
+        submitted again stands in the place of what it was.
         """
         place = ORDER.index(stage.name)
         if not self.wants(stage.name) or any(need is None for need in needs):
@@ -125,7 +126,7 @@ class Pipeline:
             wait_for=[after.future] if after else None,
         )
         pending = Pending(stage, future, (*given, *([after] if after else ())))
-        self.pending.append(pending)
+        self.pending = [*(other for other in self.pending if other.stage is not stage), pending]
         future.add_done_callback(lambda _: self._on_done(pending))
         return pending
 

@@ -6,7 +6,8 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
-from day0.artifacts.base import Artifact, Frozen
+from day0.artifacts.base import Frozen
+from day0.artifacts.service import OfService
 
 PrefixCache = Literal["cold", "warm"]
 
@@ -62,7 +63,7 @@ class Roofline(Frozen):
     """least / measured: 1 is as fast as the memory allows."""
 
 
-class BenchmarkReport(Artifact):
+class BenchmarkReport(OfService):
     """`files` holds `requests.jsonl`, every request with the arrival time of each token, where a stage made it."""
 
     kind: ClassVar[str] = "benchmark"
@@ -85,4 +86,5 @@ class BenchmarkReport(Artifact):
             f"TTFT {cold[0].ttft.p50 * 1e3:.0f} ms, TPOT {cold[0].tpot.p50 * 1e3:.1f} ms at concurrency "
             f"{cold[0].concurrency}; {cold[-1].output_tokens_per_second:.1f} tokens/s at {cold[-1].concurrency}"
         )
-        return text + (f"; {self.roofline.share:.0%} of the decode roofline" if self.roofline else "")
+        text += f"; {self.roofline.share:.0%} of the decode roofline" if self.roofline else ""
+        return text + "".join(f"; {check.reason}" for check in self.checks if check.name.startswith("kernels"))

@@ -45,12 +45,8 @@ class GivenKernel(Frozen):
 
 
 class EnginePlugin(Frozen):
-    """What starts an engine with kernels: the bundle's tree, and this."""
+    """What starts an engine with kernels: the bundle's tree on its Python path, and this."""
 
-    arguments: tuple[str, ...]
-    """Further arguments of its command line."""
-    env: dict[str, str]
-    """`{folder}` stands for the path under which the engine sees the tree."""
     kernels: tuple[GivenKernel, ...]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, ClassVar, Literal
 
 from day0.artifacts.base import Artifact, Frozen
+from day0.artifacts.kernels import GivenKernel
 
 Runtime = Literal["process", "docker"]
 
@@ -29,6 +30,8 @@ class LaunchSpec(Frozen):
     ready_timeout: float
     kernels: str | None = None
     """Folder of accepted kernels that the engine was given, on its PYTHONPATH (a container sees it elsewhere)."""
+    given: tuple[GivenKernel, ...] = ()
+    """Those in the folder that it uses."""
 
 
 class FirstCompletion(Frozen):
@@ -51,3 +54,10 @@ class Service(Artifact):
     security: dict[str, Any]
     """Docker: the settings as `docker inspect` tells them; process: the user and the bound address."""
     max_model_len: int
+
+
+class OfService(Artifact):
+    """What a stage found out about a service."""
+
+    launch: LaunchSpec | None = None
+    """What it is of, where the engine ended in accepted kernels and went on without; None: the service as it was."""

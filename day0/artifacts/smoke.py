@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, Literal
 
-from day0.artifacts.base import Artifact, Frozen
+from day0.artifacts.base import Frozen
+from day0.artifacts.service import OfService
 
 
 class Distribution(Frozen):
@@ -46,7 +47,7 @@ class ExactParity(Frozen):
     """The largest error of each prompt."""
 
 
-class SmokeReport(Artifact):
+class SmokeReport(OfService):
     kind: ClassVar[str] = "smoke"
 
     reference: dict[str, Any]
@@ -76,4 +77,4 @@ class SmokeReport(Artifact):
             f"{self.top1_agreement:.1%} over {self.error.count:,} positions"
         )
         text += f"; {self.exact.error.mean:.1e} nats at float32" if self.exact else ""
-        return text + "".join(f"; {check.reason}" for check in self.checks if check.name == "kernels")
+        return text + "".join(f"; {check.reason}" for check in self.checks if check.name.startswith("kernels"))

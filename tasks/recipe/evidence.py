@@ -12,10 +12,11 @@ from day0.artifacts.multimodal import MultimodalReport
 from day0.artifacts.operators import OperatorReport
 from day0.artifacts.plan import ParallelPlan
 from day0.artifacts.profile import Profile
-from day0.artifacts.service import Service
+from day0.artifacts.service import LaunchSpec, Service
 from day0.artifacts.shards import RankShards
 from day0.artifacts.smoke import SmokeReport
 from day0.artifacts.snapshot import Snapshot
+from day0.engine_kernels import left_by
 from day0.verdict import Check, Rung, Verdict, follow_up, missing_evidence, rung
 
 
@@ -49,6 +50,11 @@ class Evidence:
     def follow_up(self) -> list[str]:
         """What did not go as it should and yet failed nothing."""
         return follow_up(check for artifact in self.stages().values() if artifact for check in artifact.checks)
+
+    @property
+    def launch(self) -> LaunchSpec:
+        """What is handed over: the engine without the kernels that it ended in while it was asked or measured."""
+        return left_by(self.service, self.smoke, self.benchmark).launch
 
     @property
     def rung(self) -> Rung:
@@ -95,6 +101,10 @@ def completeness(evidence: Evidence) -> Check:
     open_points = [
         f"{r.stage} {r.verdict or r.reason}" for r in rows(evidence) if r.verdict is None or not r.verdict.good
     ]
+    for name, report in (("smoke", evidence.smoke), ("benchmark", evidence.benchmark)):
+        had = left_by(evidence.service, report).launch.given
+        if more := [kernel.name for kernel in had if kernel not in evidence.launch.given]:
+            open_points.append(f"{name} is of an engine with {', '.join(more)}, which is not handed over")
     if open_points:
         reason = f"handed over with open points: {', '.join(open_points)}"
         return Check(name="evidence", verdict=Verdict.INCONCLUSIVE, reason=reason)

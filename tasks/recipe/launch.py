@@ -14,10 +14,10 @@ from typing import Any
 import yaml
 
 from day0.artifacts.service import LaunchSpec
+from day0.engine_kernels import CONTAINER_KERNELS
 
 CONTAINER_MODEL = "/model"
 CONTAINER_PORT = 8000
-CONTAINER_KERNELS = "/kernels"
 #: The recipe's copy of the kernels that the engine was given.
 KERNELS = "kernels"
 USER = 10001

@@ -38,7 +38,7 @@ def render_readme(evidence: Evidence, files: list[str]) -> str:
     return (
         _environment(autoescape=False)
         .get_template("README.md.j2")
-        .render(**_common(evidence), files=files, completion=_completion(evidence.service.launch.served_model_name))
+        .render(**_common(evidence), files=files, completion=_completion(evidence.launch.served_model_name))
     )
 
 
@@ -66,14 +66,14 @@ def _common(evidence: Evidence) -> dict[str, Any]:
     return {
         "e": evidence,
         "model": evidence.snapshot.name,
-        "launch": evidence.service.launch,
+        "launch": evidence.launch,
         "rows": table,
         "rung": evidence.rung,
         "rungs": list(Rung),
         "next_rung": next_rung,
         "lacking": lacking,
         "follow_up": evidence.follow_up(),
-        "given": [kernel.name for kernel in evidence.kernels.plugin.kernels] if evidence.kernels.plugin else [],
+        "given": [kernel.name for kernel in evidence.launch.given],
         "verdict": worst(row.verdict or Verdict.INCONCLUSIVE for row in table),
     }
 

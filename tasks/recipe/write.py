@@ -32,7 +32,7 @@ def write_recipe(
 
     `kernels` is the tree of the kernels that the engine was given; they are copied.
     """
-    spec = evidence.service.launch
+    spec = evidence.launch
     texts = {
         "launch.sh": launch.launch_script(spec, settings.port),
         "compose.yaml": launch.compose_file(spec, settings.port),
@@ -65,7 +65,7 @@ def write_recipe(
 
 def hashes(evidence: Evidence) -> dict[str, Any]:
     """SHA-256 of everything that was used, and the digests of the artifacts."""
-    spec = evidence.service.launch
+    spec = evidence.launch
     return {
         "source": evidence.snapshot.source,
         "revision": evidence.snapshot.revision,
@@ -96,11 +96,15 @@ def evidence_document(evidence: Evidence) -> dict[str, Any]:
 
 
 def _copied_kernels(evidence: Evidence, tree: Path | None, folder: Path) -> list[str]:
-    """Copy the files of the kernels that the engine was given, readable for a container's user."""
-    if tree is None or evidence.service.launch.kernels is None:
+    """Copy the files of the kernels that the engine has used to the end, readable for a container's user."""
+    if tree is None or evidence.launch.kernels is None:
         return []
+    out = {kernel.name for kernel in evidence.kernels.plugin.kernels} if evidence.kernels.plugin else set()
+    out -= {kernel.name for kernel in evidence.launch.given}
     copied = []
     for ref in evidence.kernels.files:
+        if Path(ref.name).parent.name in out:
+            continue
         place = folder / launch.KERNELS / ref.name
         place.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(tree / ref.name, place)

@@ -12,16 +12,15 @@ from docker.errors import APIError, DockerException, ImageNotFound, NotFound
 from docker.types import Mount
 
 from day0.artifacts.service import LaunchSpec
+from day0.engine_kernels import CONTAINER_KERNELS
 from day0.errors import CheckFailed, Unavailable
 from day0.home import home
 from day0.image import OWNER_LABEL, docker_client
-from day0.kernel_uses import USES
 from tasks.service import registry
 from tasks.service.engine import EngineConfig
-from tasks.service.kernels import CONTAINER_KERNELS
 from tasks.service.launch import CONTAINER_MODEL, CONTAINER_PORT
 from tasks.service.process import exit_reason
-from tasks.service.runtime import Handle
+from tasks.service.runtime import Handle, kernel_environment
 
 USER = "10001:10001"
 #: Threads count as processes here, and an engine starts several for each core and library.
@@ -42,6 +41,10 @@ HEALTH = (
 #: In the container's own memory, which ends with it. Each process writes one line.
 USES_FOLDER = "/tmp/day0-kernel-uses"
 READ_USES = f'for f in {USES_FOLDER}/*.json; do [ -f "$f" ] && cat "$f" && echo; done | head -c 4000000'
+READ_MARKS = (
+    f'for f in {USES_FOLDER}/*.now; do [ -f "${{f%.now}}.json" ] && echo $(od -A n -v -t u8 -N 16 "$f") '
+    '$(cat "${f%.now}.json"); done | head -c 4000000'
+)
 
 
 class ContainerHandle(Handle):
@@ -56,10 +59,16 @@ class ContainerHandle(Handle):
             return security_of(client.containers.get(self._id).attrs)
 
     def kernel_uses(self) -> list[bytes]:
+        return self._read(READ_USES)
+
+    def _marks(self) -> list[bytes]:
+        return self._read(READ_MARKS)
+
+    def _read(self, script: str) -> list[bytes]:
         """Read inside, so that the container needs nothing of the host's that it could write to: a line each."""
         with docker_client() as client:
             try:
-                code, (said, _) = client.containers.get(self._id).exec_run(["sh", "-c", READ_USES], demux=True)
+                code, (said, _) = client.containers.get(self._id).exec_run(["sh", "-c", script], demux=True)
             except (NotFound, APIError):
                 return []  # it is gone, or has just ended: whoever asks it next is told so
         return [line for line in (said or b"").splitlines() if line] if code == 0 else []
@@ -196,7 +205,7 @@ def _settings(
     return {
         "name": f"day0-{name}",
         "command": list(spec.command),
-        "environment": {**({USES: USES_FOLDER} if spec.kernels else {}), **spec.env},
+        "environment": {**kernel_environment(spec, USES_FOLDER), **spec.env},
         "user": USER,
         "read_only": True,
         "tmpfs": {"/tmp": "rw,nosuid,nodev,mode=1777"},

@@ -11,6 +11,13 @@ TAIL_BYTES = 256 << 10
 #: The last line of a Python traceback (`pkg.SomeError: …`), or what argparse says.
 _ERROR = re.compile(r"^(?:[A-Za-z_]\w*\.)*(?:\w*(?:Error|Exception|Exit|Interrupt|Timeout|Expired))(?:: .*)?$")
 _ARGPARSE = re.compile(r"^[\w.-]+: error: .+")
+#: What faulthandler prints of a process that a signal kills, and the function from which the plugin calls a kernel
+#: (tasks/kernels/engine_plugin/plugin.py), as it stands in the stack below.
+_FATAL = re.compile(r"^Fatal Python error: .+")
+_KERNEL = re.compile(r'^  File ".*", line \d+ in day0_kernel_(\w+)$')
+
+#: vLLM, of a worker that left no word of its own, such as one that was killed.
+_VANISHED = re.compile(r"^Worker proc \S+ died unexpectedly")
 #: pydantic spreads one error over three lines: the count, the field, what is wrong with it.
 _SPREAD = re.compile(r"validation errors? for \S+$")
 
@@ -27,17 +34,28 @@ def tail(path: Path) -> list[str]:
 
 
 def last_error(lines: Sequence[str], prefix: str, generic: Sequence[str]) -> str:
-    """The line that names the cause: the last error line that is not a generic one; failing that, any last line.
+    """The line that names the cause: a process's end by a signal, the first of them; else the last error line that is
+    not a generic one; failing that, a worker's end, any error line, any last line.
 
     Args:
         prefix: regular expression of what the engine's logger puts before a line; it is cut off.
         generic: regular expressions of error lines that only say that another process failed.
     """
     clean = [re.sub(prefix, "", line).rstrip() for line in lines]
+    if fatal := [line for line in clean if _FATAL.match(line)]:
+        return fatal[0]
     found = [i for i, line in enumerate(clean) if _ERROR.match(line) or _ARGPARSE.match(line)]
     causes = [i for i in found if not any(re.search(pattern, clean[i]) for pattern in generic)]
+    if not causes and (vanished := [line for line in clean if _VANISHED.match(line)]):
+        return vanished[0]
     if chosen := causes or found:
         at = chosen[-1]
         spread = 3 if _SPREAD.search(clean[at]) else 1
         return " ".join(line.strip() for line in clean[at : at + spread])
     return next((line.strip() for line in reversed(clean) if line.strip()), "it printed nothing")
+
+
+def fatal_kernel(lines: Sequence[str]) -> str | None:
+    """The accepted kernel that a process was in when a signal killed it, by the first such stack in its log."""
+    fatal = next((i for i, line in enumerate(lines) if _FATAL.search(line)), len(lines))
+    return next((match[1] for line in lines[fatal:] if (match := _KERNEL.match(line))), None)

@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import time
@@ -15,10 +16,9 @@ from typing import Any
 
 from day0.artifacts.service import LaunchSpec
 from day0.errors import Unavailable
-from day0.kernel_uses import USES
 from tasks.service import logs, registry, supervisor
 from tasks.service.engine import EngineConfig
-from tasks.service.runtime import Handle
+from tasks.service.runtime import Handle, kernel_environment
 
 START_LIMIT = 30.0
 
@@ -39,6 +39,14 @@ class ProcessHandle(Handle):
 
     def kernel_uses(self) -> list[bytes]:
         return [path.read_bytes() for path in sorted(registry.uses_folder(self.name).glob("*.json"))]
+
+    def _marks(self) -> list[bytes]:
+        found = []
+        for path in sorted(registry.uses_folder(self.name).glob("*.now")):
+            counts = path.with_suffix(".json")
+            if (mark := path.read_bytes()[:16]) and len(mark) == 16 and counts.is_file():
+                found.append(b"%d %d " % struct.unpack("=QQ", mark) + counts.read_bytes())
+        return found
 
     def _look(self) -> str | None:
         gone = self._watcher.poll() is not None  # before the status is read: it is written before the supervisor ends
@@ -121,8 +129,8 @@ def free_port() -> int:
 
 def _environment(spec: LaunchSpec, python: Path, name: str) -> dict[str, str]:
     passed = {key: os.environ[key] for key in PASSED_ON if key in os.environ}
-    counted = {USES: str(registry.uses_folder(name))} if spec.kernels else {}
-    return {**passed, "PATH": f"{python.parent}:/usr/local/bin:/usr/bin:/bin", **counted, **spec.env}
+    path = f"{python.parent}:/usr/local/bin:/usr/bin:/bin"
+    return {**passed, "PATH": path, **kernel_environment(spec, str(registry.uses_folder(name))), **spec.env}
 
 
 def _status(name: str) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from tasks.service import registry
 from tasks.service.engine import load_engine
 from tasks.service.environment import prepare
 from tasks.service.launch import check_launch
-from tasks.service.readiness import wait_until_ready
+from tasks.service.readiness import NotReady, wait_until_ready
 from tasks.service.runtime import Handle, diagnosis, launch
 
 log = logging.getLogger("day0.service")
@@ -49,6 +49,7 @@ class EngineSession:
         self._run, self._keep = run, keep
         self._lock = threading.RLock()
         self._handle: Handle | None = None
+        self._last: Handle | None = None
         self._spec: LaunchSpec | None = None
 
     def start(self, spec: LaunchSpec) -> Started:
@@ -66,11 +67,15 @@ class EngineSession:
             check_launch(spec)
             engine = load_engine(spec.engine)
             began = time.monotonic()
-            handle = launch(spec, engine, _name(spec), self._run, self._keep)
+            self._last = handle = launch(spec, engine, _name(spec), self._run, self._keep)
             try:
                 first = wait_until_ready(handle, spec.served_model_name, spec.ready_timeout)
                 seconds = time.monotonic() - began
                 security = handle.security()
+            except NotReady as error:
+                hangs = handle.hanging()
+                handle.stop()
+                raise (EngineDied(hangs) if hangs else error) from None
             except BaseException:
                 handle.stop()
                 raise
@@ -92,6 +97,11 @@ class EngineSession:
             started = self.start(_restored(service.launch))
             self._spec = service.launch
             return started.endpoint
+
+    def ended_in(self) -> str | None:
+        """The accepted kernel in which the engine that was started last ended or hangs; None where none is known."""
+        with self._lock:
+            return self._last.ended_in() if self._last else None
 
     def stop(self) -> None:
         """Stop the engine, if one is up."""
@@ -115,11 +125,12 @@ def _endpoint(handle: Handle, spec: LaunchSpec) -> Endpoint:
     if spec.kernels is None:
         return Endpoint(handle.url, spec.served_model_name, lambda: _diagnosis_soon(handle))
 
-    def diagnose() -> str | None:
-        how = _diagnosis_soon(handle)
-        return how and f"{how}; it ran with accepted kernels ({spec.kernels}), of which one may be the cause"
-
-    return Endpoint(handle.url, spec.served_model_name, diagnose, handle.kernel_uses)
+    return Endpoint(
+        handle.url,
+        spec.served_model_name,
+        lambda: diagnosis(handle) or handle.hanging() or _diagnosis_soon(handle),
+        handle.kernel_uses,
+    )
 
 
 def _diagnosis_soon(handle: Handle) -> str | None:

@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-import logging
 from typing import Any
 
 from day0.artifacts.kernels import KernelBundle
 from day0.artifacts.plan import ParallelPlan
 from day0.artifacts.service import LaunchSpec, Service
 from day0.artifacts.shards import RankShards
-from day0.endpoint import EngineDied
+from day0.engine_kernels import bearing_kernels, taken_out, with_kernels
 from day0.errors import EvidenceMissing
 from day0.home import home
 from day0.stage import HOURS, stage, tree_of
 from day0.verdict import FOLLOW_UP, Check, Verdict
 from tasks.service.engine import EngineConfig, load_engine
 from tasks.service.environment import prepare
-from tasks.service.kernels import with_kernels
 from tasks.service.launch import attention_kinds, check_readable, launch_spec, load_format
 from tasks.service.session import EngineSession, Started
 from tasks.service.settings import ServiceSettings
-
-log = logging.getLogger("day0.service")
 
 
 @stage("service", version=2, retries=0, timeout=2 * HOURS)
@@ -67,7 +63,7 @@ def service(
 def _start(
     engine: EngineSession, plain: LaunchSpec, bundle: KernelBundle, config: EngineConfig
 ) -> tuple[LaunchSpec, Started, list[Check]]:
-    """Start the engine with the kernels that it is given; where it ends with them and not without them, without."""
+    """Start the engine with the kernels that it is given, without those that it ends in."""
     if bundle.plugin is None:
         return plain, engine.start(plain), []
     names = ", ".join(kernel.name for kernel in bundle.plugin.kernels)
@@ -77,13 +73,9 @@ def _start(
     folder = tree_of(bundle)
     if plain.runtime == "docker":
         check_readable(folder, own=folder.is_relative_to(home()))
-    spec = with_kernels(plain, bundle.plugin, folder)
-    try:
-        return spec, engine.start(spec), []
-    except EngineDied as error:
-        log.warning("follow-up: %s; starting it without kernels", error)
-        started = engine.start(plain)
-        return plain, started, [_without_kernels(f"the engine ends with the kernels {names}, and not without: {error}")]
+    spec = with_kernels(plain, bundle.plugin.kernels, folder)
+    started, launched, ends = bearing_kernels(spec, engine.ended_in, engine.start)
+    return launched, started, taken_out(launched, ends)
 
 
 def _without_kernels(why: str) -> Check:

@@ -300,6 +300,15 @@ class Outcomes:
             self.unsupported[name] = str(error)
         return None
 
+    def raise_if_ended(self, endpoint: Endpoint) -> None:
+        """An engine that is ending first gives bad answers.
+
+        Raises:
+            EngineDied: an answer was bad, and the engine has ended.
+        """
+        if self.faults and (ended := endpoint.diagnose()):
+            raise EngineDied(ended)
+
 
 def served_model(url: str, timeout: float = 10.0) -> tuple[str, int | None]:
     """The name of the model that a server serves, and its context length if the server tells it.

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from day0.artifacts.service import LaunchSpec, Service
 from day0.artifacts.smoke import ExactParity
-from day0.endpoint import Endpoint
+from day0.endpoint import Endpoint, EngineDied
 from day0.errors import Cancelled, Day0Error, StageTimeout
 from day0.progress import report
 from day0.target import GIB, machine_memory
@@ -58,12 +58,13 @@ def no_relaunch(tokens: int) -> Endpoint:
 
 
 def exact_pass(
-    sequences: Mapping[str, Sequence], relaunch: Relaunch, settings: SmokeSettings
+    sequences: Mapping[str, Sequence], relaunch: Relaunch, settings: SmokeSettings, *, with_kernels: bool = False
 ) -> tuple[Check, ExactParity | None]:
     """Start the engine at float32, score the sequences, and hold the mean error against its limit.
 
     Raises:
         StageTimeout, Cancelled: the stage's time is up.
+        EngineDied: it ended with accepted kernels, one of which may be why.
     """
     if not sequences:
         return _check(Verdict.INCONCLUSIVE, "there is no sequence to score at float32"), None
@@ -82,11 +83,14 @@ def exact_pass(
         endpoint = relaunch(1 + max(len(sequence.ids) for sequence in sequences.values()))
         report("asking the engine at float32 for log-probabilities")
         ask(endpoint, settings.request_timeout, settings.concurrency, questions)
+        seen.raise_if_ended(endpoint)
     except NotPossible as error:
         return _check(Verdict.SKIPPED, f"not compared at float32: {error}"), None
     except (StageTimeout, Cancelled):
         raise
     except Day0Error as error:
+        if with_kernels and isinstance(error, EngineDied):
+            raise
         return _check(Verdict.INCONCLUSIVE, f"the engine could not be asked at float32: {error}"), None
     if lost := seen.faults:
         name, why = next(iter(sorted(lost.items())))

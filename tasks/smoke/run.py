@@ -78,6 +78,7 @@ def run_smoke(
 
     def rounds(questions: Any) -> None:
         ask(endpoint, settings.request_timeout, settings.concurrency, questions)
+        seen.outcomes.raise_if_ended(endpoint)
 
     counting = Counting(endpoint)
     counting.begin()
@@ -98,13 +99,13 @@ def run_smoke(
         return counting.judged(judged)
     routed = chooses_experts(model_dir)
     hopeless = judged.verdict is Verdict.FAIL and not (routed and may_be_rounding(judged.checks))
-    check, exact = _exact(hopeless, plan, scores, settings, relaunch)
+    check, exact = _exact(hopeless, plan, scores, settings, relaunch, endpoint.kernel_uses is not None)
     found = settled(judged.checks, check) if routed and not hopeless else judged.checks
     return counting.judged(judged.model_copy(update={"checks": (*found, check), "exact": exact}))
 
 
 def _exact(
-    hopeless: bool, plan: Plan, scores: Scores, settings: SmokeSettings, relaunch: Relaunch
+    hopeless: bool, plan: Plan, scores: Scores, settings: SmokeSettings, relaunch: Relaunch, with_kernels: bool
 ) -> tuple[Check, ExactParity | None]:
     """The pass at float32, on the token ids of the first pass, unless that has failed for good."""
     why = None
@@ -119,7 +120,7 @@ def _exact(
         for name in plan.ids
         if name in scores.pairs
     }
-    return exact_pass(sequences, relaunch, settings)
+    return exact_pass(sequences, relaunch, settings, with_kernels=with_kernels)
 
 
 def _plan(settings: SmokeSettings, prepared: Prepared, max_model_len: int | None) -> Plan:

@@ -12,6 +12,7 @@ import httpx
 import pytest
 
 from day0.artifacts.service import LaunchSpec
+from day0.engine_kernels import with_kernels
 from day0.errors import InputError
 from day0.kernel_uses import KernelUse, judge_uses, read_uses
 from day0.target_operators import Device
@@ -24,7 +25,6 @@ from tasks.kernels.find import kernels_folder
 from tasks.service import registry
 from tasks.service.engine import load_engine
 from tasks.service.environment import prepare
-from tasks.service.kernels import with_kernels
 from tasks.service.launch import launch_spec
 from tasks.service.session import EngineSession
 from tests.kernels.composed import write_kernels
@@ -56,14 +56,12 @@ def test_the_folder_announces_itself_and_says_what_the_engine_is_given(tmp_path:
     kernels = write_kernels(tmp_path / "kernels", ("silu",))
     silu = Chosen(KernelDefinition(kernels / "silu"), "triton", None, ("aten::silu",))
     plugin = write_plugin(tmp_path / "bundle", GPU, [silu])
-    assert plugin.arguments == ()  # it stands for none of the engine's own operators
-    assert plugin.env == {"PYTHONPATH": "{folder}"}
     assert [kernel.to_json() for kernel in plugin.kernels] == [
         {"name": "silu", "backend": "triton", "places": ["aten::silu"]}
     ]
     entry = (tmp_path / "bundle" / "day0_kernels-1.dist-info" / "entry_points.txt").read_text()
     assert entry == "[vllm.general_plugins]\nday0_kernels = day0_kernels.plugin:register\n"
-    (described,) = json.loads((tmp_path / "bundle" / "day0_kernels" / "kernels.json").read_text())
+    described = json.loads((tmp_path / "bundle" / "day0_kernels" / "silu" / "kernel.json").read_text())
     assert (described["name"], described["module"], described["key"]) == ("silu", "kernel.py", "CUDA")
     for name in ("plugin.py", "places.py", "silu/kernel.py", "silu/reference.py"):
         assert (tmp_path / "bundle" / "day0_kernels" / name).is_file()
@@ -137,7 +135,7 @@ def test_kernels_answer_in_the_engine_and_its_log_probabilities_are_the_same(tmp
     spec = plain(make_tiny_llama(tmp_path / "model", hidden=256))
     bundle = tmp_path / "bundle"
     plugin = write_plugin(bundle, CPU, [chosen(name) for name in KERNELS])
-    found = served(with_kernels(spec, plugin, bundle))
+    found = served(with_kernels(spec, plugin.kernels, bundle))
     expected = served(spec)
     final = next(line for line in found.log.splitlines() if "Final IR op priority" in line)
     assert "day0" in final
@@ -163,7 +161,7 @@ def test_what_cannot_be_loaded_or_raises_is_fallen_back_from_and_counted(tmp_pat
     # The engine's own norms are plain torch where its kernel of them is another one, and take the root of a mean.
     rsqrt = Chosen(KernelDefinition(kernels / "rsqrt"), "triton", None, ("aten::rsqrt",))
     plugin = write_plugin(bundle, CPU, [chosen("fused_add_rms_norm", broken), silu, rsqrt])
-    found = served(with_kernels(spec, plugin, bundle))
+    found = served(with_kernels(spec, plugin.kernels, bundle))
     expected = served(spec)
     assert found.tokens == expected.tokens
     assert found.logprobs == pytest.approx(expected.logprobs, abs=1e-4)

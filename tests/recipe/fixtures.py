@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+from day0 import engine_kernels
 from day0.artifacts.benchmark import BenchmarkReport, Cell, Percentiles, Roofline
-from day0.artifacts.kernels import KernelBundle
+from day0.artifacts.kernels import GivenKernel, KernelBundle
 from day0.artifacts.multimodal import MultimodalReport
 from day0.artifacts.operators import Operator, OperatorReport, Phase
 from day0.artifacts.plan import DeviceMemory, Layout, ParallelPlan
@@ -21,6 +24,9 @@ HOSTILE = (
     """<script>alert('x')</script> "quoted" it's $(touch /tmp/day0-pwned) `id` $HOME ${HOME} %s {{ 7*7 }} # : - é\t|"""
 )
 
+NORM = GivenKernel(name="norm", backend="cpu", places=("vllm_ir::rms_norm",))
+ROTARY = GivenKernel(name="rotary", backend="cpu", places=("vllm::rotary_embedding",))
+
 
 def passed(reason: str = "all is well") -> tuple[Check, ...]:
     return (Check(name="check", verdict=Verdict.PASS, reason=reason),)
@@ -28,10 +34,8 @@ def passed(reason: str = "all is well") -> tuple[Check, ...]:
 
 def with_kernels(recorded: LaunchSpec, folder: str = "/store/kernels of it") -> LaunchSpec:
     """A launch with accepted kernels, as the service stage makes it."""
-    seen = "/kernels" if recorded.runtime == "docker" else folder
-    priority = ("--ir-op-priority", '{"rms_norm": ["day0", "native"]}')
-    env = {**recorded.env, "PYTHONPATH": f"/own:{seen}"}
-    return recorded.model_copy(update={"command": (*recorded.command, *priority), "env": env, "kernels": folder})
+    own = recorded.model_copy(update={"env": {**recorded.env, "PYTHONPATH": "/own"}})
+    return engine_kernels.with_kernels(own, (NORM, ROTARY), Path(folder))
 
 
 def launch(

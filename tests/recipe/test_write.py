@@ -6,17 +6,23 @@ import json
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
-from day0.artifacts.kernels import EnginePlugin, GivenKernel
+from day0.artifacts.kernels import EnginePlugin
+from day0.artifacts.recipe import Recipe
+from day0.artifacts.service import LaunchSpec, OfService
+from day0.engine_kernels import taken_out, without_kernels
 from day0.errors import Day0Error
 from day0.files import file_ref, sha256_file
 from day0.verdict import FOLLOW_UP, Check, Verdict
 from tasks.recipe.evidence import Evidence
 from tasks.recipe.settings import RecipeSettings
 from tasks.recipe.write import write_recipe
-from tests.recipe.fixtures import HOSTILE, evidence, with_kernels
+from tests.recipe.fixtures import HOSTILE, NORM, ROTARY, evidence, with_kernels
+
+R = TypeVar("R", bound=OfService)
 
 
 class Page(HTMLParser):
@@ -157,32 +163,91 @@ def test_the_same_evidence_makes_the_same_recipe(tmp_path: Path) -> None:
     assert digests[0] == digests[1]
 
 
-def test_the_kernels_that_were_tested_are_handed_over_and_what_they_failed_is_named(tmp_path: Path) -> None:
-    tree, folder = tmp_path / "tree", tmp_path / "recipe"
-    (tree / "day0_kernels" / "norm").mkdir(parents=True)
-    (tree / "day0_kernels" / "norm" / "norm.so").write_bytes(b"library")
+def given_kernels(tree: Path, case: Evidence) -> Evidence:
+    """The evidence of a run whose engine was given two kernels, one of which failed calls."""
+    for name in ("norm", "rotary"):
+        (tree / "day0_kernels" / name).mkdir(parents=True)
+        (tree / "day0_kernels" / name / f"{name}.so").write_bytes(b"library")
+    (tree / "day0_kernels" / "plugin.py").write_text("")
     (tree / "day0_kernels" / "__pycache__").mkdir()
     (tree / "day0_kernels" / "__pycache__" / "x.pyc").write_bytes(b"made by the engine")
-    case = evidence()
-    given = GivenKernel(name="norm", backend="cpu", places=("vllm_ir::rms_norm",))
-    plugin = EnginePlugin(arguments=(), env={}, kernels=(given,))
-    sentence = "kernel norm failed 3 calls <b>"
-    check = Check(name="given", verdict=Verdict.PASS, reason="given", measured={FOLLOW_UP: [sentence]})
-    files = (file_ref(tree, "day0_kernels/norm/norm.so"),)
-    case = replace(
+    names = ("norm/norm.so", "rotary/rotary.so", "plugin.py")
+    check = Check(name="given", verdict=Verdict.PASS, reason="given", measured={FOLLOW_UP: [FAILED]})
+    bundle = {
+        "plugin": EnginePlugin(kernels=(NORM, ROTARY)),
+        "files": tuple(file_ref(tree, f"day0_kernels/{name}") for name in names),
+        "checks": (check,),
+    }
+    return replace(
         case,
-        kernels=case.kernels.model_copy(update={"plugin": plugin, "files": files, "checks": (check,)}),
+        kernels=case.kernels.model_copy(update=bundle),
         service=case.service.model_copy(update={"launch": with_kernels(case.service.launch, str(tree))}),
     )
+
+
+FAILED = "kernel norm failed 3 calls <b>"
+
+
+def handed_over(case: Evidence, folder: Path, tree: Path) -> tuple[Recipe, set[str], str]:
+    """The recipe, its files of kernels, and its README."""
     folder.mkdir()
     recipe = write_recipe(case, folder, RecipeSettings(), kernels=tree)
-    assert recipe.verdict is Verdict.PASS, recipe.reason
     there = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
     assert {ref.name for ref in recipe.files} == there
-    assert {name for name in there if name.startswith("kernels/")} == {"kernels/day0_kernels/norm/norm.so"}
-    readme = (folder / "README.md").read_text()
-    assert "- kernel norm failed 3 calls ‹b›" in readme
-    assert "accepted kernels in `kernels/`: norm" in readme
-    page = Page((folder / recipe.report).read_text())
-    assert sentence in page.text
     assert str(tree) not in (folder / "launch.sh").read_text()
+    return recipe, {name for name in there if name.startswith("kernels/")}, (folder / "README.md").read_text()
+
+
+def test_the_kernels_that_were_tested_are_handed_over_and_what_they_failed_is_named(tmp_path: Path) -> None:
+    tree, folder = tmp_path / "tree", tmp_path / "recipe"
+    recipe, there, readme = handed_over(given_kernels(tree, evidence()), folder, tree)
+    assert recipe.verdict is Verdict.PASS, recipe.reason
+    assert there == {f"kernels/day0_kernels/{name}" for name in ("norm/norm.so", "rotary/rotary.so", "plugin.py")}
+    assert "- kernel norm failed 3 calls ‹b›" in readme
+    assert "accepted kernels in `kernels/`: norm, rotary" in readme
+    assert FAILED in Page((folder / recipe.report).read_text()).text
+
+
+def ended_in(report: R, launch: LaunchSpec, *names: str) -> R:
+    """The report, of an engine that ended in these kernels and went on without."""
+    ends = [f"the engine ended in kernel {name}: killed by SIGSEGV" for name in names]
+    left = without_kernels(launch, names)
+    return report.model_copy(update={"launch": left, "checks": (*report.checks, *taken_out(left, ends))})
+
+
+def test_a_kernel_that_the_engine_ended_in_is_not_handed_over(tmp_path: Path) -> None:
+    tree = tmp_path / "tree"
+    case = given_kernels(tree, evidence())
+    assert case.smoke is not None
+    assert case.benchmark is not None
+    launch = case.service.launch
+    smoke, benchmark = ended_in(case.smoke, launch, "norm"), case.benchmark
+    recipe, there, readme = handed_over(replace(case, smoke=smoke), tmp_path / "without one", tree)
+    assert recipe.verdict is Verdict.INCONCLUSIVE
+    assert "benchmark is of an engine with norm, which is not handed over" in recipe.reason
+    measured = benchmark.model_copy(update={"launch": smoke.launch})
+    recipe, there, readme = handed_over(replace(case, smoke=smoke, benchmark=measured), tmp_path / "of the same", tree)
+    assert recipe.verdict is Verdict.PASS, recipe.reason
+    assert there == {"kernels/day0_kernels/rotary/rotary.so", "kernels/day0_kernels/plugin.py"}
+    assert "- the engine ended in kernel norm: killed by SIGSEGV" in readme
+    assert "accepted kernels in `kernels/`: rotary." in readme
+    assert "ir-op-priority" not in (tmp_path / "of the same" / "launch.sh").read_text()
+
+    none = ended_in(case.smoke, launch, "norm", "rotary")
+    both = replace(case, smoke=none, benchmark=benchmark.model_copy(update={"launch": none.launch}))
+    recipe, there, readme = handed_over(both, tmp_path / "without any", tree)
+    assert recipe.verdict is Verdict.PASS, recipe.reason
+    assert there == set()
+    assert "- the engine ended in kernel rotary" in readme
+    assert "KERNELS_DIR" not in (tmp_path / "without any" / "launch.sh").read_text()
+
+
+def test_a_kernel_that_ended_the_benchmark_leaves_smoke_to_be_asked_again(tmp_path: Path) -> None:
+    tree = tmp_path / "tree"
+    case = given_kernels(tree, evidence())
+    assert case.benchmark is not None
+    benchmark = ended_in(case.benchmark, case.service.launch, "rotary")
+    recipe, there, _ = handed_over(replace(case, benchmark=benchmark), tmp_path / "recipe", tree)
+    assert recipe.verdict is Verdict.INCONCLUSIVE
+    assert "smoke is of an engine with rotary, which is not handed over" in recipe.reason
+    assert "kernels/day0_kernels/rotary/rotary.so" not in there

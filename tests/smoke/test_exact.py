@@ -57,6 +57,9 @@ class TwoEngines:
             raise self.at_float32
         return Endpoint(self.at_float32, "stub")
 
+    def ended_in(self) -> str | None:
+        return None
+
 
 @pytest.fixture
 def settings() -> SmokeSettings:
@@ -131,7 +134,7 @@ def shifted(by: float) -> Change:
 def judge(service: Service, settings: SmokeSettings, engine: TwoEngines) -> tuple[SmokeReport, Check]:
     """The stage's function on a model folder and two engines, and its check at float32."""
     snapshot: Any = SimpleNamespace(location=service.launch.model_path, digest="d", require_weights=lambda: None)
-    report = smoke(snapshot, service, settings, engine)
+    report = smoke(snapshot, service, None, settings, engine)
     return report, next(check for check in report.checks if check.name == NAME)
 
 

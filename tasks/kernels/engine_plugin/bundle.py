@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,7 +12,6 @@ from day0.errors import InputError
 from day0.files import write_json
 from day0.target_operators import Device
 from tasks.kernels.definition import CompiledBackend, KernelDefinition
-from tasks.kernels.engine_plugin.places import IR
 
 PACKAGE = "day0_kernels"
 #: The plugin's own files, which are copied as they are.
@@ -52,22 +50,14 @@ def write_plugin(folder: Path, device: Device, kernels: Sequence[Chosen]) -> Eng
     package.mkdir(parents=True)
     for name in FILES:
         shutil.copyfile(Path(__file__).with_name(name), package / name)
-    write_json(package / "kernels.json", [_write_kernel(package, device, kernel) for kernel in kernels])
+    for kernel in kernels:
+        _write_kernel(package, device, kernel)
     _announce(folder)
-    first = {
-        name: [PACKAGE.removesuffix("_kernels"), "native"]
-        for name in IR
-        if any(f"vllm_ir::{name}" in kernel.places for kernel in kernels)
-    }
-    return EnginePlugin(
-        arguments=("--ir-op-priority", json.dumps(first)) if first else (),
-        env={"PYTHONPATH": "{folder}"},
-        kernels=tuple(kernel.given() for kernel in kernels),
-    )
+    return EnginePlugin(kernels=tuple(kernel.given() for kernel in kernels))
 
 
-def _write_kernel(package: Path, device: Device, kernel: Chosen) -> dict[str, object]:
-    """Copy one kernel's files; what the plugin needs to know of it."""
+def _write_kernel(package: Path, device: Device, kernel: Chosen) -> None:
+    """Write one kernel's folder: its files, and what the plugin needs to know of it."""
     definition, backend, library = kernel.definition, kernel.backend, kernel.library
     place = package / definition.name
     if place.exists():
@@ -83,7 +73,7 @@ def _write_kernel(package: Path, device: Device, kernel: Chosen) -> dict[str, ob
     else:
         for source in definition.sources(backend):
             shutil.copyfile(source, place / source.name)
-    return {
+    described = {
         "name": definition.name,
         "backend": backend,
         "schema": definition.file.operator,
@@ -97,6 +87,7 @@ def _write_kernel(package: Path, device: Device, kernel: Chosen) -> dict[str, ob
         "elements": kernel.elements,
         "digest": definition.digest(backend),
     }
+    write_json(place / "kernel.json", described)
 
 
 def _announce(folder: Path) -> None:

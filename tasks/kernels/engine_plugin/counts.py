@@ -1,16 +1,27 @@
-"""What becomes of kernels in this process, written soon after it changes to the folder that DAY0_KERNEL_USES names."""
+"""What becomes of kernels in this process: counts, written soon after they change, and the kernel that it is in now.
+
+Both lie in the folder that DAY0_KERNEL_USES names: PID.json has the counts; PID.now has two numbers of 64 bits, the
+kernel's place among the counts (from 1; 0: none) and when it was entered (nanoseconds of the monotonic clock). PID.now
+is mapped into memory, and so is still there when a kernel has killed the process.
+"""
 
 import atexit
 import json
 import logging
+import mmap
 import os
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
+
+import torch
 
 logger = logging.getLogger("vllm.day0_kernels")
 
 SECONDS_BETWEEN_WRITES = 0.5
+MARK_BYTES = 16
 
 
 class Use:
@@ -21,17 +32,28 @@ class Use:
         self.calls = self.declined = self.fallbacks = 0
         self.reason = ""
         _all.append(self)
+        self.place = len(_all)
 
-    def answered(self) -> None:
-        self.calls += 1
-        if _writer.process != os.getpid():
-            _writer.start()
+    def answer(self, kernel: Callable[..., Any], arguments: Any, otherwise: Callable[[], Any]) -> Any:
+        """What the kernel gives; where it raises, what `otherwise` gives: work goes on, and the failure is noted."""
+        marked = not torch.compiler.is_compiling()  # a write to memory cannot be traced
+        before = _writer.enter(self.place) if marked else 0
+        try:
+            result = kernel(*arguments)
+        except Exception as error:  # whatever it is
+            self.failed(error)
+        else:
+            self.calls += 1
+            return result
+        finally:
+            if marked:
+                _writer.mark[0] = before
+        return otherwise()
 
     def failed(self, error: Exception) -> None:
-        """The kernel failed a call, which the engine's own code answers."""
+        """The kernel failed a call."""
         self.fallbacks += 1
         self.because(error)
-        _writer.start()
 
     def because(self, error: Exception) -> None:
         """Note and log why it fails, the first time."""
@@ -56,30 +78,55 @@ class _Writer:
         self.process = 0
         self.written = ""
         self.lock = threading.Lock()
+        self.mark = _unmapped()
 
     def start(self) -> None:
         """Begin to write, once in each process."""
         if self.process == os.getpid():
             return
         self.process = os.getpid()
-        if self.folder:
-            threading.Thread(target=self._keep_writing, name="day0-kernel-uses", daemon=True).start()
-            atexit.register(self.write)
+        if not self.folder:
+            return
+        try:
+            self.mark = self._mapped()
+            self.write()  # who reads the mark looks in the counts for what it means
+        except OSError as error:
+            logger.warning("follow-up: calls of kernels cannot be counted: %s", error)
+            return
+        threading.Thread(target=self._keep_writing, name="day0-kernel-uses", daemon=True).start()
+        atexit.register(self.write)
 
     def forget(self) -> None:
         """In a forked process: what the parent counted is the parent's, and its thread is not here."""
-        self.lock, self.written = threading.Lock(), ""
+        self.lock, self.written, self.mark = threading.Lock(), "", _unmapped()
         for use in _all:
             use.calls = use.declined = use.fallbacks = 0
 
+    def enter(self, place: int) -> int:
+        """Mark the kernel that is called now; returns the mark before."""
+        if self.process != os.getpid():
+            self.start()
+        mark = self.mark
+        before: int = mark[0]
+        mark[1] = time.monotonic_ns()
+        mark[0] = place
+        return before
+
+    def _mapped(self) -> memoryview:
+        path = Path(str(self.folder), f"{os.getpid()}.now")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("w+b") as file:
+            file.truncate(MARK_BYTES)
+            return memoryview(mmap.mmap(file.fileno(), MARK_BYTES)).cast("Q")
+
     def _keep_writing(self) -> None:
         while True:
+            time.sleep(SECONDS_BETWEEN_WRITES)
             try:
                 self.write()
             except OSError as error:
                 logger.warning("follow-up: calls of kernels cannot be counted: %s", error)
                 return
-            time.sleep(SECONDS_BETWEEN_WRITES)
 
     def write(self) -> None:
         if not self.folder:
@@ -89,11 +136,14 @@ class _Writer:
             if text == self.written:
                 return
             path = Path(self.folder, f"{os.getpid()}.json")
-            path.parent.mkdir(parents=True, exist_ok=True)
             temporary = path.with_suffix(".tmp")
             temporary.write_text(text)
             temporary.replace(path)
             self.written = text
+
+
+def _unmapped() -> memoryview:
+    return memoryview(bytearray(MARK_BYTES)).cast("Q")
 
 
 _writer = _Writer()

@@ -1,16 +1,21 @@
 """Loaded by vLLM in each of its processes: puts accepted kernels in the place of its operators and layers.
 
-It is copied, so it imports nothing of day0: torch, vLLM, and the files beside it. `kernels.json` there says which
-kernels there are. Each call that a kernel answers is counted; one that it fails, or all where it cannot be loaded, is
-answered by the engine's own code, counted apart and logged. Where the engine compiles its graphs, a call is counted
-when it is traced.
+It is copied, so it imports nothing of day0: torch, vLLM, and the files beside it. Each folder there with a
+`kernel.json` is a kernel; where DAY0_KERNELS_GIVEN names some, separated by commas, the others are left out. Each call
+that a kernel answers is counted; one that it fails, or all where it cannot be loaded, is answered by the engine's own
+code, counted apart and logged. Where the engine compiles its graphs, a call is counted when it is traced.
+
+A kernel that kills the process is named in the stack that faulthandler prints: a function of its name calls it.
 """
 
+import faulthandler
 import functools
 import importlib
 import importlib.util
 import json
 import logging
+import os
+import types
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -31,7 +36,10 @@ LIBRARIES: list[torch.library.Library] = []
 
 def register() -> None:
     """The entry point. Nothing that goes wrong here may end the engine: it goes on with its own code."""
-    described: list[dict[str, Any]] = json.loads((HERE / "kernels.json").read_text())
+    faulthandler.enable(file=2)  # the log, as it is before the engine puts its own words before each line
+    given = os.environ.get("DAY0_KERNELS_GIVEN")
+    files = sorted(HERE.glob("*/kernel.json"))
+    described = [json.loads(f.read_text()) for f in files if given is None or f.parent.name in given.split(",")]
     for entry in described:
         entry["dtypes"] = frozenset(getattr(torch, name) for name in entry["dtypes"])
         kernel = usable(entry)
@@ -42,7 +50,9 @@ def register() -> None:
                 if put:
                     put(name, operator, entry, kernel)
                 else:
-                    operators.replace(operator, entry, kernel)
+                    # On the CPU itself what was there before answers what a kernel fails. Elsewhere the scan found that
+                    # the target has none, or one that is wrong.
+                    LIBRARIES.append(operators.replace(operator, entry, kernel, wrong=entry["key"] != "CPU")[0])
             except Exception as error:  # another version of the engine or of torch has no such place
                 Use(operator, entry["name"]).because(error)
     counts.start()
@@ -61,8 +71,17 @@ def usable(entry: dict[str, Any]) -> Callable[..., Any]:
             raise RuntimeError(why)
 
         return unusable
-    kernel: Callable[..., Any] = getattr(torch.ops.day0, entry["name"]).default
-    return kernel
+    return named(entry["name"], getattr(torch.ops.day0, entry["name"]).default)
+
+
+def named(name: str, kernel: Callable[..., Any]) -> Callable[..., Any]:
+    """A function `day0_kernel_NAME` that calls the kernel: so it is called in a stack, too."""
+
+    def call(*args: Any) -> Any:
+        return kernel(*args)
+
+    code = call.__code__.replace(co_name=f"day0_kernel_{name}")
+    return types.FunctionType(code, call.__globals__, code.co_name, None, call.__closure__)
 
 
 def load(entry: dict[str, Any]) -> None:
@@ -129,13 +148,9 @@ def _rms_norm(
     def implementation(
         x: torch.Tensor, weight: torch.Tensor | None, epsilon: float, variance_size: int | None = None
     ) -> torch.Tensor:
-        try:
-            result: torch.Tensor = kernel(x, weight, epsilon)
-        except Exception as error:  # whatever a kernel raises, the engine goes on and the failure is on record
-            use.failed(error)
-            result = native(x, weight, epsilon, variance_size)
-            return result
-        use.answered()
+        result: torch.Tensor = use.answer(
+            kernel, (x, weight, epsilon), lambda: native(x, weight, epsilon, variance_size)
+        )
         return result
 
     def supports(
@@ -158,13 +173,9 @@ def _fused_add_rms_norm(
         epsilon: float,
         variance_size: int | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        try:
-            result: tuple[torch.Tensor, torch.Tensor] = kernel(x, x_residual, weight, epsilon)
-        except Exception as error:  # as above
-            use.failed(error)
-            result = native(x, x_residual, weight, epsilon, variance_size)
-            return result
-        use.answered()
+        result: tuple[torch.Tensor, torch.Tensor] = use.answer(
+            kernel, (x, x_residual, weight, epsilon), lambda: native(x, x_residual, weight, epsilon, variance_size)
+        )
         return result
 
     def supports(
@@ -191,17 +202,12 @@ def replace_layer(name: str, operator: str, entry: dict[str, Any], kernel: Calla
     @functools.wraps(original, updated=())
     class Replaced(original):  # type: ignore[misc]
         def forward(self, *args: Any, **kwargs: Any) -> Any:
+            own = super().forward
             given = arguments(self, *args, **kwargs)
             if given is None or not takes(entry, *given[1]):
                 use.declined += 1
-                return super().forward(*args, **kwargs)
-            try:
-                result = given[2](kernel(*given[0]))
-            except Exception as error:  # as above
-                use.failed(error)
-                return super().forward(*args, **kwargs)
-            use.answered()
-            return result
+                return own(*args, **kwargs)
+            return use.answer(lambda *its: given[2](kernel(*its)), given[0], lambda: own(*args, **kwargs))
 
     registered = original.name
     original.register_oot(Replaced, name=class_name)
