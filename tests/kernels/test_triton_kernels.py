@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
-from day0.home import PROJECT
+from day0.home import PROJECT, configs
+from day0.target import load_target
+from tasks.kernels.build import build
+from tasks.kernels.definition import KernelDefinition
 from tasks.kernels.find import find_kernel, kernel_names
 from tasks.kernels.modules import load_module
 from tests.kernels.interpreted import CHECKS
@@ -50,3 +55,35 @@ def test_what_is_compiled_ahead_is_well_formed(name: str, architecture: str) -> 
         assert set(entry["signature"]) | {key for key in entry["config"] if key in names} == set(names), entry["name"]
         assert not set(entry["signature"]) & set(entry["config"]), entry["name"]
         assert set(entry["divisible"]) <= set(entry["signature"]), entry["name"]
+
+
+#: Of each of these kernels, what takes most of a device.
+LARGEST = {"paged_decode_attention": "split-bf16-1-192-128", "grouped_matmul": "bf16-256"}
+#: Appended to a module: it lists one of its entries.
+ONE = """
+
+_ALL = AHEAD
+
+
+def AHEAD(architecture):
+    return [e for e in (_ALL(architecture) if callable(_ALL) else _ALL) if e["name"] == {name!r}]
+"""
+
+
+def _architectures() -> set[str]:
+    """Those of the targets that kernels are compiled for ahead of time."""
+    targets = (load_target(path.stem) for path in (configs() / "targets").glob("*.yaml"))
+    return {target.architecture.name for target in targets if target.architecture is not None}
+
+
+@pytest.mark.parametrize("architecture", sorted(_architectures()))
+@pytest.mark.parametrize("name", list(LARGEST))
+def test_the_largest_function_fits_every_targets_gpu(
+    kernels_home: Path, tmp_path: Path, name: str, architecture: str
+) -> None:
+    shutil.copytree(find_kernel(name).folder.parent / "common", tmp_path / "common")
+    folder = Path(shutil.copytree(find_kernel(name).folder, tmp_path / name))
+    module = folder / "triton" / "kernel.py"
+    module.write_text(module.read_text() + ONE.format(name=LARGEST[name]))
+    (function,) = build(KernelDefinition(folder), "triton", architecture).functions
+    assert function["spills"] == 0
