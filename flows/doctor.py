@@ -5,7 +5,9 @@ from __future__ import annotations
 import importlib.util
 import os
 import platform
+import re
 import shutil
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -44,8 +46,10 @@ def examine() -> list[Finding]:
         _orchestrator(),
         _reference(),
         _environments(),
+        *_compilers(),
         _docker(),
         _base_image(),
+        _compilers_image(),
         _hub(),
     ]
 
@@ -100,6 +104,27 @@ def _environments() -> Finding:
     return Finding("engines", True, ", ".join(made))
 
 
+def _compilers() -> list[Finding]:
+    """Those that kernels are built with on this machine."""
+    from tasks.kernels import compiler
+
+    return [
+        _compiler("C++ compiler", compiler.cxx),
+        _compiler("nvcc", compiler.nvcc),
+        _compiler("Triton", compiler.triton),
+    ]
+
+
+def _compiler(what: str, find: Callable[[], Any]) -> Finding:
+    try:
+        found = find()
+    except Day0Error as error:
+        why, _, remedy = str(error).partition(": ")
+        return Finding(what, False, why, remedy)
+    version = re.search(r"\d+\.\d+\.\d+", found.version)
+    return Finding(what, True, f"{version[0] if version else found.version}, {found.path}")
+
+
 def _docker() -> Finding:
     import docker
 
@@ -112,17 +137,42 @@ def _docker() -> Finding:
 
 
 def _base_image() -> Finding:
+    from day0.image import BASE, BASES
+
+    return _image(
+        "base image", BASE, lambda: Finding("base image", False, f"{BASE} is not there", f"run {BASES[BASE]}")
+    )
+
+
+def _compilers_image() -> Finding:
+    """Whether `day0 kernels build --runtime docker` can be run."""
+    from day0.home import images
+    from day0.image import BASES, base_of, image_tag
+    from tasks.kernels.container import IMAGE
+
+    what, folder = "kernels' image", images() / IMAGE
+    base = base_of(folder)
+
+    def unbuilt() -> Finding:
+        found = "not built yet; its base is there"
+        remedy = "none: the first `day0 kernels build --runtime docker` builds it"
+        return _image(
+            what, base, lambda: Finding(what, False, f"{base} is not there", f"run {BASES[base]}"), found, remedy
+        )
+
+    return _image(what, image_tag(IMAGE, folder), unbuilt)
+
+
+def _image(what: str, tag: str, absent: Callable[[], Finding], found: str = "", remedy: str = "") -> Finding:
     import docker
 
-    from day0.image import BASE
-
     try:
-        docker.from_env(timeout=10).images.get(BASE)
+        docker.from_env(timeout=10).images.get(tag)
     except docker.errors.ImageNotFound:
-        return Finding("base image", False, f"{BASE} is not there", "run images/debian-base/make")
+        return absent()
     except docker.errors.DockerException:
-        return Finding("base image", False, "no Docker", "see Docker")
-    return Finding("base image", True, BASE)
+        return Finding(what, False, "no Docker", "see Docker")
+    return Finding(what, True, found or tag, remedy)
 
 
 def _hub() -> Finding:
