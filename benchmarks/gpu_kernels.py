@@ -4,28 +4,32 @@
     python -m benchmarks.gpu_kernels --rehearse     # the same flow without a GPU; its numbers mean nothing
 
 Needs torch with CUDA, Triton, pydantic and PyYAML; the backend `cuda` also needs nvcc, and other
-projects' kernels their packages. benchmarks/gpu_kernels.yaml says what is timed, most important first: what the time
-does not reach is printed as not measured, and is not kept.
+projects' kernels their packages. benchmarks/gpu_kernels.yaml says what is timed, most important first.
 
-Each backend is accepted first, several at a time (huge cases apart: `day0 kernels accept` runs those). Then kernel,
+Each backend is accepted first, each dtype in a process of its own, several at a time (huge cases apart: `day0 kernels
+accept` runs those); what is timed later is compiled beside that. Then, in one process (gpu_kernels_rows.py), kernel,
 eager, compiled and a copy of 1 GiB take turns, medians of 15. One turn is a captured graph of calls, each on inputs
 and outputs of its own: together larger than the L2 cache, but for the smallest sizes (64 calls). `share` is the bytes
-that must move over the time of a call, over the copy's bandwidth. Results are compared with the reference afterwards.
-Exit code: 0 all kept, 1 something is not kept, 4 there is no GPU.
+that must move over the time of a call, over the bandwidth of the row's own copy. Results are compared with the
+reference afterwards. What is not accepted for want of time is accepted after the timing.
+
+Rows are printed as they are measured, and the table at the end, whatever failed or was ended: what fails, hangs or
+crashes costs its own row. Exit code: 0 all kept, 1 something is not kept or not measured, 4 there is no GPU.
 """
 
 from __future__ import annotations
 
 import argparse
-import gc
 import json
 import os
 import platform
-import statistics
+import signal
 import subprocess
 import sys
+import tempfile
+import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,59 +37,57 @@ from typing import Any
 
 import yaml
 
-if "--rehearse" in sys.argv:
-    os.environ["TRITON_INTERPRET"] = "1"  # Triton reads it when it is imported
-os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")  # as kernels are built and accepted
-
-import torch
-
+from day0 import deadline, home, process
 from day0.errors import Day0Error, EvidenceMissing, Unavailable
-from tasks.kernels import load
-from tasks.kernels.acceptance.errors import Judge, compare_chunks
-from tasks.kernels.acceptance.faults import Fault
-from tasks.kernels.acceptance.interpreter import compute_as_devices_do
+from tasks.kernels.acceptance.faults import brief
 from tasks.kernels.acceptance.records import Request
 from tasks.kernels.acceptance.run import run_worker
-from tasks.kernels.acceptance.subject import widened
 from tasks.kernels.build import build
 from tasks.kernels.definition import CompiledBackend, KernelDefinition, PackageBackend
 from tasks.kernels.find import find_kernel
-from tasks.kernels.load import as_tuple
 from tasks.kernels.providers.packages import missing
 
 OURS = ("triton", "cuda")
+SEED = 20261130
+#: After such an error nothing of CUDA works in a process.
+BROKEN = ("CUDA error", "illegal memory access", "device-side assert", "misaligned address")
 #: As fast as compiled code means: within what two runs of the same code differ by.
 NOISE = 1.02
-ROTATED, COPIED, CALLS, ROUNDS, WARM = 512 << 20, 1 << 30, 64, 15, 2
-#: Of the time, what acceptance may take; and seconds that a row needs at least.
-FIRST, ROW = 0.5, 15.0
-SEED = 20261130
+#: Of the time, what acceptance may take before the timing; and seconds that are worth starting one for.
+FIRST, WORTH = 0.45, 15.0
+#: After the time is up: by then the table is printed, even if a process cannot be ended.
+GRACE = 20.0
+NO_TIME = "there was no time to accept it"
+#: Kept from one process to the next.
+CACHES = {"TORCHINDUCTOR_FX_GRAPH_CACHE": "1", "TORCHINDUCTOR_AUTOGRAD_CACHE": "1"}
 
 
 @dataclass
 class Backend:
-    """One implementation of a kernel: `call`, or why there is none; `here`: what it needs is on this machine."""
+    """One implementation of a kernel. `here`: what it needs is on this machine; `reasons`: why a dtype is not
+    accepted, nothing where it is; `died`: it ends processes, so that it is not timed."""
 
     definition: KernelDefinition
     name: str
-    accepted: bool = False
-    reason: str = ""
     here: bool = True
-    call: Callable[..., Any] | None = None
-
-
-@dataclass
-class Way:
-    """One contestant; `turn` does `calls` calls, `outputs` are those of the first."""
-
-    turn: Callable[[], Any]
-    calls: int
-    outputs: Any
-    seconds: list[float] = field(default_factory=list)
+    absent: str = ""
+    library: str | None = None
+    prepared: bool = False
+    died: bool = False
+    reasons: dict[str, str] = field(default_factory=dict)
+    lock: threading.Lock = field(default_factory=threading.Lock)
 
     @property
-    def median(self) -> float:
-        return statistics.median(self.seconds) / self.calls
+    def reason(self) -> str:
+        """Why it is not accepted; nothing: it is."""
+        if self.absent:
+            return self.absent
+        untried = [dtype for dtype in self.definition.file.dtypes if dtype not in self.reasons]
+        found = [f"{dtype}: {why}" for dtype, why in self.reasons.items() if why]
+        return "; ".join([*found, f"{NO_TIME} in {', '.join(untried)}"] if untried else found)
+
+    def __str__(self) -> str:
+        return f"{self.definition.name} for {self.name}"
 
 
 def main() -> int:
@@ -95,303 +97,274 @@ def main() -> int:
     parser.add_argument("--json", type=Path)
     parser.add_argument("--rehearse", action="store_true")
     options = parser.parse_args()
-    if not options.rehearse and not torch.cuda.is_available():
-        print("there is no GPU here; --rehearse runs the same flow without one")
-        return 4
-    if options.rehearse:
-        compute_as_devices_do()
     ends = time.monotonic() + 60 * options.minutes
-    rows = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text())
-    rows = [row for row in rows if not options.kernels or row["kernel"] in options.kernels]
     described = versions()
     print(json.dumps(described), flush=True)
-    backends = accepted(list(dict.fromkeys(row["kernel"] for row in rows)), ends, options.rehearse)
-    stand = Stand(options.rehearse)
-    results = [result for row in rows for result in timed(row, backends[row["kernel"]], stand, ends)]
-    print_table(results, stand)
-    if options.json:
-        options.json.write_text(
-            json.dumps({"versions": described, "copy": stand.bandwidth, "results": results}, indent=1)
-        )
-    refused = [b for of in backends.values() for b in of if b.name in OURS and b.here and not b.accepted]
-    kept = bool(results) and not refused and all(result["kept"] for result in results if result["judged"])
-    if options.rehearse:
-        print("REHEARSAL: the flow ran to its end; these numbers mean nothing")
-        broken = [result for result in results if result["reason"]]
-        return 1 if broken or refused or not results else 0
-    print("all kept" if kept else "not all kept")
+    if not options.rehearse and described["device"] == "none":
+        print("there is no GPU here; --rehearse runs the same flow without one")
+        return 4
+    rows = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text())
+    rows = [row for row in rows if not options.kernels or row["kernel"] in options.kernels]
+    names = list(dict.fromkeys(row["kernel"] for row in rows))
+    run = Run(rows, {name: _backends(name) for name in names}, ends, options.rehearse, described["architecture"])
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    last = threading.Timer(60 * options.minutes + GRACE, lambda: (run.conclude(), sys.stdout.flush(), os._exit(1)))
+    last.daemon = True
+    last.start()
+    try:
+        run.everything()
+    finally:
+        deadline.cancel_all("the benchmark ends")
+        last.cancel()
+        kept = run.conclude()
+        if options.json:
+            saved = {"versions": described, "accepted": run.told(), "results": run.results()}
+            options.json.write_text(json.dumps(saved, indent=1))
     return 0 if kept else 1
 
 
 def versions() -> dict[str, Any]:
-    import triton
+    """Of the software and the device, asked without opening the device in this process."""
+    from importlib.metadata import version
 
-    cuda = torch.cuda.is_available()
-    asked = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
-    return {
-        "torch": torch.__version__,
-        "triton": triton.__version__,
-        "python": platform.python_version(),
-        "cuda": torch.version.cuda,
-        "device": torch.cuda.get_device_name() if cuda else "none",
-        "driver": subprocess.run(asked, capture_output=True, text=True).stdout.strip() if cuda else None,
-    }
-
-
-# Acceptance -----------------------------------------------------------------------------------------------------
-
-
-def accepted(names: Sequence[str], ends: float, rehearse: bool) -> dict[str, list[Backend]]:
-    """Every backend of the kernels, accepted or with the reason, several at a time."""
-    found = {
-        name: [Backend(d, backend) for d in [find_kernel(name)] for backend in d.backends if backend != "cpu"]
-        for name in names
-    }
-    limit = FIRST * (ends - time.monotonic())
-    with ThreadPoolExecutor(max(2, min(12, (os.cpu_count() or 2) - 2))) as pool:
-        everything = [backend for of in found.values() for backend in of]
-        everything.sort(key=lambda backend: backend.name not in OURS)
-        until = time.monotonic() + limit
-        list(pool.map(lambda backend: examine(backend, until, rehearse), everything))
-    for backend in everything:
-        said = "accepted" if backend.accepted else f"not accepted: {backend.reason}"
-        print(f"{backend.definition.name} for {backend.name}: {said}", flush=True)
-    return found
-
-
-def examine(backend: Backend, until: float, rehearse: bool) -> None:
-    """Accept one backend in a process of its own; huge cases are left out, as there is memory for one at a time."""
-    definition, spec = backend.definition, backend.definition.backend(backend.name)
-    if rehearse and backend.name != "triton":
-        backend.reason, backend.here = "no part of a rehearsal", False
-        return
+    asked = ["nvidia-smi", "--query-gpu=name,driver_version,compute_cap", "--format=csv,noheader"]
     try:
-        if isinstance(spec, PackageBackend) and (absent := missing(spec, backend.name)):
-            backend.reason, backend.here = absent, False
-            return
-        library = build(definition, backend.name).path if isinstance(spec, CompiledBackend) else None
-        request = Request(
-            folder=str(definition.folder),
-            backend=backend.name,
-            library=str(library) if library else None,
-            device="cpu" if rehearse else "cuda",
-            key="CPU" if rehearse else None,
-            seed=SEED,
-            largest=1 << 10 if rehearse else 1 << 62,
-        )
-        left = until - time.monotonic()
-        if left < 1:
-            backend.reason = "there was no time to accept it"
-            return
-        answer, died = run_worker("tasks.kernels.acceptance.worker", request.to_json(), left)
-    except Day0Error as error:
-        backend.reason = str(error)
-        backend.here = not isinstance(error, EvidenceMissing | Unavailable)
-        return
-    fault = died if answer is None else answer.get("absent") or answer.get("fault")
-    backend.accepted, backend.reason = not fault, fault or ""
-    if backend.accepted and library is None:
-        backend.call = load.python_function(definition, backend.name)
-    elif backend.accepted:
-        load.load(definition, backend.name, library)
-        backend.call = load.operator(definition)
+        done = subprocess.run(asked, capture_output=True, text=True, timeout=60, check=True).stdout.splitlines()[0]
+        device, driver, capability = (part.strip() for part in done.split(","))
+    except (OSError, subprocess.SubprocessError, ValueError, IndexError):
+        device, driver, capability = "none", "", ""
+    return {
+        "torch": version("torch"),
+        "triton": version("triton"),
+        "python": platform.python_version(),
+        "device": device,
+        "driver": driver,
+        "architecture": f"sm_{capability.replace('.', '')}" if capability else None,
+    }
 
 
-# Timing ---------------------------------------------------------------------------------------------------------
+def _backends(name: str) -> list[Backend]:
+    definition = find_kernel(name)
+    return [Backend(definition, backend) for backend in definition.backends if backend != "cpu"]
 
 
-class Stand:
-    """Where contestants take turns, with a copy."""
+class Run:
+    """Acceptance, timing, and acceptance of what is left; what is known at any time is in `results`."""
 
-    def __init__(self, rehearse: bool) -> None:
-        self.rehearse = rehearse
-        self.device = "cpu" if rehearse else "cuda"
-        self.generator = torch.Generator(self.device).manual_seed(SEED)
-        self.copied = 1 << 20 if rehearse else COPIED
-        source = torch.ones(self.copied, dtype=torch.uint8, device=self.device)
-        target = torch.empty_like(source)
-        self.copy = self.way(lambda: target.copy_(source), [()])
+    def __init__(
+        self,
+        rows: list[dict[str, Any]],
+        backends: dict[str, list[Backend]],
+        ends: float,
+        rehearse: bool,
+        architecture: str | None,
+    ) -> None:
+        self.rows, self.backends, self.ends, self.rehearse = rows, backends, ends, rehearse
+        self.architecture = architecture
+        self.measured: dict[int, list[dict[str, Any]]] = {}
+        self.failed: dict[int, str] = {}
 
     @property
-    def bandwidth(self) -> float | None:
-        """Bytes read and written a second."""
-        return 2 * self.copied / self.copy.median if self.copy.seconds else None
+    def all(self) -> list[Backend]:
+        """Ours first, of the most important rows first."""
+        return sorted((b for of in self.backends.values() for b in of), key=lambda b: b.name not in OURS)
 
-    def way(self, run: Callable[..., Any], sets: Sequence[tuple[Any, ...]]) -> Way:
-        """Calls on each of the sets, captured as a graph where that is possible."""
-        for args in [*sets[:1]] * WARM:
-            run(*args)
-        if self.rehearse:
-            return Way(lambda: [run(*args) for args in sets], len(sets), run(*sets[0]))
-        torch.cuda.synchronize()
-        graph, outputs = torch.cuda.CUDAGraph(), []
-        with torch.cuda.graph(graph):
-            for args in sets:
-                outputs.append(run(*args))  # all are kept, or one would be written over the other in the cache
-        return Way(graph.replay, len(sets), outputs[0])
+    def everything(self) -> None:
+        self.accept(time.monotonic() + FIRST * (self.ends - time.monotonic()), warm=not self.rehearse)
+        for backend in self.all:
+            print(f"{backend}: {backend.reason or 'accepted'}", flush=True)
+        self.time()
+        self.accept(self.ends)
 
-    def race(self, ways: dict[str, Way]) -> None:
-        """Turns of all, in another order each round."""
-        names = [*ways, "copy"]
-        ways = {**ways, "copy": self.copy}
-        for number in range(2 if self.rehearse else WARM + ROUNDS):
-            for name in names[number % len(names) :] + names[: number % len(names)]:
-                seconds = self.clock(ways[name].turn)
-                if self.rehearse or number >= WARM:
-                    ways[name].seconds.append(seconds)
+    # Acceptance -------------------------------------------------------------------------------------------------
 
-    def clock(self, turn: Callable[[], Any]) -> float:
-        if self.rehearse:
-            started = time.perf_counter()
-            turn()
-            return time.perf_counter() - started
-        first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        first.record()
-        turn()
-        last.record()
-        torch.cuda.synchronize()
-        return first.elapsed_time(last) / 1e3
+    def accept(self, until: float, warm: bool = False) -> None:
+        """What has no verdict yet, several at a time; `warm`: beside them, what is timed later is compiled."""
+        tries = [(b, dtype) for b in self.all for dtype in b.definition.file.dtypes if dtype not in b.reasons]
+        pool = ThreadPoolExecutor(max(2, min(12, (os.cpu_count() or 2) - 2)))
+        try:
+            if warm:
+                pool.submit(self._warm, until)
+            list(pool.map(lambda one: self._examine(one[0], one[1], until), tries))
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
 
-
-def timed(row: dict[str, Any], backends: list[Backend], stand: Stand, ends: float) -> list[dict[str, Any]]:
-    """A result for each accepted backend, and which of ours is judged: the fastest."""
-    ready = [backend for backend in backends if backend.call is not None]
-    described = {"kernel": row["kernel"], "title": row["title"], "judged": True, "kept": False}
-    if not ready:
-        return [described | {"backend": "none", "reason": "no backend is accepted"}]
-    if time.monotonic() > ends - (0 if stand.rehearse else ROW):
-        return [described | {"backend": "none", "reason": "not measured: the time was up"}]
-    print(f"{row['kernel']}: {row['title']}", file=sys.stderr, flush=True)
-    try:
-        results = [described | result for result in raced(row, ready, stand)]
-    except (Fault, RuntimeError) as error:  # the framework's, the compiler's or a kernel's: this row's, by name
-        return [described | {"backend": "none", "reason": f"{type(error).__name__}: {error}".splitlines()[0]}]
-    finally:
-        gc.collect()
-        if not stand.rehearse:
-            torch.cuda.empty_cache()
-    ours = [result for result in results if result["backend"] in OURS]
-    best = min(ours, key=lambda result: result["seconds"], default=None)
-    for result in results:
-        result["judged"] = result is best
-    return results
-
-
-def raced(row: dict[str, Any], ready: list[Backend], stand: Stand) -> list[dict[str, Any]]:
-    definition = ready[0].definition
-    case = {**row["case"], **(row["tiny"] if stand.rehearse else {})}
-    moved = definition.bytes(case, 2)
-    count = 2 if stand.rehearse else int(max(2, min(CALLS, ROTATED // moved)))
-    sets = [tuple(definition.make(case, torch.bfloat16, stand.generator, stand.device)) for _ in range(count)]
-    framework = topk_router if row["kernel"] == "router_topk" else definition.baseline
-    torch._dynamo.reset()
-    compiled = torch.compile(framework, dynamic=False, backend="eager" if stand.rehearse else "inductor")
-    ways = {backend.name: stand.way(backend.call, sets) for backend in ready if backend.call}
-    ways |= {"eager": stand.way(framework, sets), "compiled": stand.way(compiled, sets)}
-    stand.race(ways)
-    bandwidth = stand.bandwidth
-    assert bandwidth is not None
-    results = []
-    for backend in ready:
-        seconds = ways[backend.name].median
-        share = row.get("bytes", moved) / seconds / bandwidth
-        faster = ways["compiled"].median / seconds
-        wanted = row.get("over_compiled", 1 / NOISE)
-        checked(definition, sets[0], backend, ways[backend.name], f"{row['kernel']}, {row['title']}, as timed")
-        results.append(
-            {
-                "backend": backend.name,
-                "seconds": seconds,
-                "eager": ways["eager"].median,
-                "compiled": ways["compiled"].median,
-                "share": share,
-                "over_compiled": faster,
-                "limits": {"share": row.get("share"), "over_compiled": row.get("over_compiled", 1)},
-                "kept": share >= row.get("share", 0) and faster >= wanted,
-                "reason": "",
-            }
+    def _examine(self, backend: Backend, dtype: str, until: float) -> None:
+        """Accept one dtype of a backend. Huge cases are left out: there is memory for one at a time."""
+        if until - time.monotonic() < WORTH or not self._prepare(backend):
+            return
+        request = Request(
+            folder=str(backend.definition.folder),
+            backend=backend.name,
+            library=backend.library,
+            device="cpu" if self.rehearse else "cuda",
+            key="CPU" if self.rehearse else None,
+            seed=SEED,
+            largest=1 << 10 if self.rehearse else 1 << 62,
+            dtypes=(dtype,),
         )
-    return results
+        extra = {"TRITON_INTERPRET": "1"} if self.rehearse else {}
+        try:
+            left = until - time.monotonic()
+            answer, died = run_worker("tasks.kernels.acceptance.worker", request.to_json(), left, extra)
+        except Exception as error:  # of this one, whatever it is
+            backend.reasons[dtype] = brief(error)
+            return
+        if answer is not None:
+            why = backend.reasons[dtype] = answer.get("absent") or answer.get("fault") or ""
+            backend.died |= any(sign in why for sign in BROKEN)
+        elif until - time.monotonic() > 0:
+            backend.reasons[dtype], backend.died = died, True
+
+    def _prepare(self, backend: Backend) -> bool:
+        """Whether what a backend needs is here; its library is built once."""
+        with backend.lock:
+            if backend.prepared:
+                return not backend.absent
+            backend.prepared = True
+            spec = backend.definition.backend(backend.name)
+            try:
+                if self.rehearse and backend.name != "triton":
+                    raise Unavailable("no part of a rehearsal")
+                if isinstance(spec, PackageBackend) and (absent := missing(spec, backend.name)):
+                    raise Unavailable(absent)
+                if isinstance(spec, CompiledBackend):
+                    backend.library = str(build(backend.definition, backend.name, self.architecture).path)
+            except Day0Error as error:
+                backend.absent = str(error)
+                backend.here = not isinstance(error, EvidenceMissing | Unavailable)
+            return not backend.absent
+
+    # Timing -----------------------------------------------------------------------------------------------------
+
+    def _warm(self, until: float) -> None:
+        try:
+            self._rows(list(enumerate(self.rows)), until, lambda line: None, warm=True)
+        except Day0Error as error:
+            print(f"compiling beforehand: {brief(error)}", file=sys.stderr, flush=True)
+
+    def time(self) -> None:
+        """Every row, by new processes where one ends before all are done."""
+        left = list(enumerate(self.rows))
+        while left:
+            begun: list[int] = []
+            try:
+                self._rows(left, self.ends, lambda line, begun=begun: self._hear(line, begun))
+                return
+            except process.TimedOut:
+                return
+            except process.ProcessFailed as error:
+                why = "it took too long, or hung" if any("Timeout" in line for line in error.tail) else str(error)
+                if not begun:
+                    self.failed |= {number: f"nothing can be timed: {why}" for number, _ in left}
+                    return
+                if begun[-1] not in self.measured:
+                    self.failed[begun[-1]] = why
+            left = [(number, row) for number, row in left if number > begun[-1]]
+
+    def _rows(self, rows: Sequence[tuple[int, Any]], until: float, listen: Any, warm: bool = False) -> None:
+        """Raises ProcessFailed, TimedOut: the process ended before all rows were done."""
+        seconds = max(1.0, until - time.monotonic())
+        usable = {
+            name: {b.name: b.library for b in of if self._prepare(b) and not b.died}
+            for name, of in self.backends.items()
+        }
+        rows = [(number, row) for number, row in rows if usable[row["kernel"]]]
+        asked = {"rows": rows, "backends": usable, "seconds": seconds, "rehearse": self.rehearse, "warm": warm}
+        with tempfile.TemporaryDirectory(prefix="day0-gpu-") as folder:
+            request = Path(folder, "request.json")
+            request.write_text(json.dumps(asked))
+            command = [sys.executable, "-m", "benchmarks.gpu_kernels_rows", str(request)]
+            environment = os.environ | CACHES | ({"TRITON_INTERPRET": "1"} if self.rehearse else {})
+            process.run_within(seconds, command, cwd=home.PROJECT, env=environment, on_line=listen)
+
+    def _hear(self, line: str, begun: list[int]) -> None:
+        if line.startswith("begun: "):
+            begun.append(int(line.removeprefix("begun: ")))
+        elif line.startswith("row: "):
+            number, found = json.loads(line.removeprefix("row: "))
+            self.measured[number] = found
+            for result in self._judged(number):
+                print(_line(result), flush=True)
+
+    # Results ----------------------------------------------------------------------------------------------------
+
+    def _judged(self, number: int) -> list[dict[str, Any]]:
+        """A result for each backend of a row; the fastest of ours that is right decides whether the limits are kept."""
+        row = self.rows[number]
+        described = {"kernel": row["kernel"], "title": row["title"], "judged": True, "kept": False, "seconds": None}
+        described |= {"limits": {"share": row.get("share"), "over_compiled": row.get("over_compiled", 1)}, "notes": []}
+        measured = self.measured.get(number, [])
+        if not measured:
+            whose = [str(b) + ": " + b.reason for b in self.backends[row["kernel"]] if b.died or b.absent]
+            usable = [b for b in self.backends[row["kernel"]] if b.prepared and not b.absent and not b.died]
+            why = self.failed.get(number) or ("the time was up" if usable or not whose else "; ".join(whose))
+            return [described | {"backend": "none", "reason": f"not measured: {why}"}]
+        results = []
+        for one in measured:
+            result = described | one
+            accepted = next((b.reason for b in self.backends[row["kernel"]] if b.name == one["backend"]), "")
+            result["accepted"] = not accepted
+            if result.get("seconds") and not result["reason"]:
+                result["share"] = one["moved"] / one["seconds"] / one["bandwidth"]
+                result["over_compiled"] = one["compiled"] / one["seconds"] if one["compiled"] else None
+                wanted = row.get("over_compiled", 1 / NOISE)
+                fast = result["over_compiled"] is not None and result["over_compiled"] >= wanted
+                result["kept"] = not accepted and result["share"] >= row.get("share", 0) and fast
+            results.append(result)
+        ours = [r for r in results if r["backend"] in OURS]
+        right = [r for r in ours if not r["reason"] and r["seconds"]]
+        best = min(right, key=lambda r: (not r["accepted"], r["seconds"])) if right else next(iter(ours), results[0])
+        for result in results:
+            result["judged"] = result is best
+        return results
+
+    def results(self) -> list[dict[str, Any]]:
+        return [result for number in range(len(self.rows)) for result in self._judged(number)]
+
+    def told(self) -> dict[str, str]:
+        return {str(backend): backend.reason or "accepted" for backend in self.all}
+
+    def conclude(self) -> bool:
+        """Print the table, and what is not accepted; whether everything is kept."""
+        results = self.results()
+        bandwidths = sorted(result["bandwidth"] for result in results if result.get("bandwidth"))
+        print()
+        if bandwidths:
+            print(f"copy: {bandwidths[len(bandwidths) // 2] / 1e9:.0f} GB/s read and written")
+        print(_HEAD)
+        for result in results:
+            print(_line(result))
+        for name, said in self.told().items():
+            print(f"{name}: {said}")
+        refused = [b for b in self.all if b.name in OURS and b.here and b.reason]
+        kept = bool(results) and not refused and all(result["kept"] for result in results if result["judged"])
+        if self.rehearse:
+            print("REHEARSAL: the flow ran to its end; these numbers mean nothing")
+            return not refused and bool(results) and not any(result.get("reason") for result in results)
+        unmeasured = sum(not result["seconds"] for result in results if result["judged"])
+        print("all kept" if kept else f"not all kept; {unmeasured} of {len(self.rows)} rows not measured")
+        return kept
 
 
-def checked(definition: KernelDefinition, args: tuple[Any, ...], backend: Backend, way: Way, place: str) -> None:
-    """Raises Fault: what was computed while it was timed is wrong; of what works in place, one more call."""
-    expected = as_tuple(definition.reference(*args))
-    found = as_tuple(way.outputs)
-    if definition.schema.mutates and backend.call:
-        mutated = [at for at, argument in enumerate(definition.arguments) if argument.mutated]
-        given = [value.clone() if isinstance(value, torch.Tensor) else value for value in args]
-        for at in mutated:
-            given[at].view(torch.uint8).fill_(0x7F)
-        expected = as_tuple(definition.reference(*given))
-        backend.call(*given)
-        found = tuple(given[at] for at in mutated)
-    if compare := definition.comparable:
-        wide = tuple(widened(value) for value in args)
-        found, expected = (tuple(t.float() for t in as_tuple(compare(wide, of))) for of in (found, expected))
-    judge = Judge("bfloat16", definition.file.tolerance["bfloat16"])
-    for number, (got, ours) in enumerate(zip(found, expected, strict=True)):
-        if got.dtype == torch.float8_e4m3fn:
-            neighbours(got.float(), ours.float(), f"{place}: output {number}")
-        else:
-            compare_chunks(got, ours, judge, number, place)
+_HEAD = f"{'kernel':24} {'size':38} {'backend':9} {'us':>9} {'eager':>9} {'compiled':>9} {'share':>7} {'x comp.':>8}"
 
 
-def neighbours(got: torch.Tensor, ours: torch.Tensor, place: str) -> None:
-    """Raises Fault: FP8 codes are further apart than a tie that was rounded either way, or many are apart."""
-    apart = got != ours
-    apart &= ~(got.isnan() & ours.isnan())
-    far = apart & ~((got - ours).abs() <= ours.abs() / 7 + 2**-9)
-    if far.any() or float(apart.float().mean()) > 1e-3:
-        raise Fault(
-            "error", f"{place}: {int(apart.sum())} codes differ from the framework's, {int(far.sum())} of them far"
-        )
-
-
-def topk_router(
-    logits: torch.Tensor,
-    bias: torch.Tensor | None,
-    k: int,
-    scoring: str,
-    groups: int,
-    groups_kept: int,
-    renormalise: bool,
-    scale: float,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """As models' own code does it, by torch.topk (transformers, DeepSeek-V3): the reference sorts all, for ties."""
-    wide = logits.float()
-    if scoring == "softmax":
-        scores = wide.softmax(-1)
-    else:
-        scores = wide.sigmoid() if scoring == "sigmoid" else torch.nn.functional.softplus(wide).sqrt()
-    chosen_by = scores if bias is None else scores + bias
-    if groups > 1:
-        members = chosen_by.view(-1, groups, logits.shape[1] // groups)
-        value = members.topk(2, dim=-1).values.sum(-1) if bias is not None else members.amax(-1)
-        kept = torch.zeros_like(value).scatter_(1, value.topk(groups_kept, dim=-1, sorted=False).indices, 1)
-        chosen_by = members.masked_fill(kept.unsqueeze(-1) == 0, float("-inf")).flatten(1)
-    ids = chosen_by.topk(k, dim=-1).indices
-    weights = scores.gather(1, ids)
-    if renormalise:
-        weights = weights / weights.sum(-1, keepdim=True)
-    return weights * scale, ids.to(torch.int32)
-
-
-def print_table(results: list[dict[str, Any]], stand: Stand) -> None:
-    if stand.bandwidth:
-        print(f"\ncopy: {stand.bandwidth / 1e9:.0f} GB/s read and written")
-    print(f"{'kernel':24} {'size':38} {'backend':9} {'us':>9} {'eager':>9} {'compiled':>9} {'share':>7} {'x comp.':>8}")
-    for result in results:
-        line = f"{result['kernel']:24} {result['title']:38} {result['backend']:9} "
-        if result.get("reason"):
-            print(f"{line}not kept: {result['reason']}")
-            continue
-        times = " ".join(f"{result[name] * 1e6:9.1f}" for name in ("seconds", "eager", "compiled"))
-        line += f"{times} {result['share']:6.1%} {result['over_compiled']:8.2f}"
-        limits = result["limits"]
-        wanted = [f"share {limits['share']:.0%}"] if limits["share"] else []
-        wanted.append(f"{limits['over_compiled']} x compiled")
-        print(f"{line}  {'kept' if result['kept'] else 'not kept'}: {', '.join(wanted)}" if result["judged"] else line)
+def _line(result: dict[str, Any]) -> str:
+    line = f"{result['kernel']:24} {result['title']:38} {result['backend']:9} "
+    if result.get("reason") and not result["seconds"]:
+        return f"{line}not kept: {result['reason']}"
+    times = " ".join(f"{result[n] * 1e6:9.1f}" if result[n] else f"{'-':>9}" for n in ("seconds", "eager", "compiled"))
+    if result["reason"]:
+        return f"{line}{times}  not kept: {result['reason']}"
+    over = result["over_compiled"]
+    line += f"{times} {result['share']:6.1%} {f'{over:.2f}' if over else '-':>8}"
+    limits = result["limits"]
+    wanted = [f"share {limits['share']:.0%}"] if limits["share"] else []
+    wanted.append(f"{limits['over_compiled']} x compiled")
+    said = [f"{'kept' if result['kept'] else 'not kept'}: {', '.join(wanted)}"] if result["judged"] else []
+    said += [] if result["accepted"] else ["not accepted"]
+    return "; ".join([f"{line}  {said[0]}" if said else line, *said[1:], *result["notes"]])
 
 
 if __name__ == "__main__":

@@ -27,6 +27,8 @@ class Request(Frozen):
     seed: int
     largest: int | None = None
     """Cases that move more bytes in float32 are left out, where it is slow (Triton's interpreter); None: all."""
+    dtypes: tuple[str, ...] | None = None
+    """None: all of the kernel's."""
 
 
 class Answer(Frozen):

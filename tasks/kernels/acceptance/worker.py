@@ -57,6 +57,7 @@ def accept(request: Request) -> Answer:
         request.seed,
         device="cpu" if bridge else request.device,
         largest=request.largest,
+        dtypes=request.dtypes,
         say=say,
         poison=bridge.poison if bridge else None,
         stream=BridgedStream(bridge, stream) if bridge and stream.exists else None,
