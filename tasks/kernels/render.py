@@ -15,15 +15,19 @@ _COLOURS = {Verdict.PASS: "green", Verdict.FAIL: "red", Verdict.INCONCLUSIVE: "y
 
 
 def show_kernels(kernels: Sequence[Kernel], target: str, timed: bool = False) -> None:
-    """A table of kernels, then the reasons of those that are not accepted."""
+    """A table of kernels, then why some are not accepted; after a build, why some are not built."""
     console = Console()
     if not kernels:
         console.print(f"no kernels are provided for {target}")
         return
+    if any("built" in kernel.error for kernel in kernels):
+        _show_builds(console, kernels)
+        return
     timings = timed or any(kernel.speedup for kernel in kernels)
     names = [Column(title, no_wrap=True) for title in ("kernel", "backend", "verdict")]
     numbers = [Column(title, justify="right") for title in ("error", *(_TIMED if timings else ()))]
-    table = Table(*names, *numbers, "used", box=box.SIMPLE, padding=0, caption=_ERROR)
+    judged = any(_ratio(kernel) != "-" for kernel in kernels)
+    table = Table(*names, *numbers, "used", box=box.SIMPLE, padding=0, caption=_ERROR if judged else None)
     for kernel in kernels:
         colour = _COLOURS[kernel.verdict]
         row = [kernel.name, kernel.backend, f"[{colour}]{kernel.verdict}[/{colour}]", _ratio(kernel)]
@@ -31,15 +35,8 @@ def show_kernels(kernels: Sequence[Kernel], target: str, timed: bool = False) ->
             row += [_times(kernel, "eager"), _times(kernel, "compiled"), _share(kernel.roofline)]
         table.add_row(*row, "" if kernel.chosen is None else "yes")
     console.print(table)
-    reasons: dict[str, list[str]] = {}
+    _show_reasons(console, kernels)
     for kernel in kernels:
-        if reason := kernel.error.get("reason"):
-            reasons.setdefault(reason, []).append(f"{kernel.name} for {kernel.backend}")
-    for reason, which in reasons.items():
-        console.print(f"{', '.join(which)}: {reason}", markup=False, highlight=False)
-    for kernel in kernels:
-        if kernel.error.get("built"):
-            console.print(_built(kernel), markup=False, highlight=False)
         if place := kernel.error.get("exported"):
             console.print(f"{kernel.name} for {kernel.backend} is in {place}", markup=False, highlight=False)
         if kernel.chosen and timed:
@@ -54,6 +51,30 @@ def show_kernels(kernels: Sequence[Kernel], target: str, timed: bool = False) ->
                 markup=False,
                 highlight=False,
             )
+
+
+def _show_builds(console: Console, kernels: Sequence[Kernel]) -> None:
+    """What was built. Verdicts are another matter, and other projects' kernels are not built here."""
+    table = Table(*(Column(title, no_wrap=True) for title in ("kernel", "backend", "built")), box=box.SIMPLE, padding=0)
+    ours = [kernel for kernel in kernels if "built" in kernel.error]
+    for kernel in ours:
+        built = {True: "[green]yes[/green]", False: "[red]no[/red]", None: "[yellow]not here[/yellow]"}
+        table.add_row(kernel.name, kernel.backend, built[kernel.error["built"]])
+    console.print(table)
+    _show_reasons(console, [kernel for kernel in ours if not kernel.error["built"]])
+    for kernel in ours:
+        if kernel.error["built"]:
+            console.print(_built(kernel), markup=False, highlight=False)
+
+
+def _show_reasons(console: Console, kernels: Sequence[Kernel]) -> None:
+    """Each once, with all that have it."""
+    reasons: dict[str, list[str]] = {}
+    for kernel in kernels:
+        if reason := kernel.error.get("reason"):
+            reasons.setdefault(reason, []).append(f"{kernel.name} for {kernel.backend}")
+    for reason, which in reasons.items():
+        console.print(f"{', '.join(which)}: {reason}", markup=False, highlight=False)
 
 
 #: As `Sums.report` of acceptance/errors.py has it: the worst case's mean error above the absolute tolerance.

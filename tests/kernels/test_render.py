@@ -42,3 +42,21 @@ def test_a_reason_that_many_have_is_told_once(capsys: pytest.CaptureFixture[str]
 def test_timings_are_shown_where_there_are_any(capsys: pytest.CaptureFixture[str]) -> None:
     timed = made(speedup={"eager": 4.6, "compiled": 1.4}, roofline=0.92, chosen="the only accepted one")
     assert "scale cpu pass - 4.60× 1.40× 92% yes" in shown(capsys, timed, made("triton"))
+
+
+def test_after_a_build_it_is_said_what_was_built(capsys: pytest.CaptureFixture[str]) -> None:
+    """Of what was, "not accepted yet" is no news; of what was not, the compiler's first error is."""
+    untried = {"reason": "not accepted yet"}
+    lines = shown(
+        capsys,
+        made("hub", Verdict.INCONCLUSIVE, error=untried),
+        made("cuda", Verdict.INCONCLUSIVE, error=untried | {"built": True, "library": "/kernels/KEY"}),
+        made("triton", Verdict.FAIL, error={"built": False, "reason": "triton/kernel.py:9: nowhere is not defined"}),
+    )
+    assert "scale cuda yes" in lines
+    assert "scale triton no" in lines
+    assert lines[-2:] == [
+        "scale for triton: triton/kernel.py:9: nowhere is not defined",
+        "scale for cuda is built: /kernels/KEY",
+    ]
+    assert not [line for line in lines if "not accepted" in line or "hub" in line]
