@@ -191,7 +191,7 @@ class Run:
 
     def _examine(self, backend: Backend, dtype: str, until: float) -> None:
         """Accept one dtype of a backend. Huge cases are left out: there is memory for one at a time."""
-        if until - time.monotonic() < WORTH or not self._prepare(backend):
+        if not self._prepare(backend) or until - time.monotonic() < WORTH:
             return
         request = Request(
             folder=str(backend.definition.folder),
