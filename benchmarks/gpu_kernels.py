@@ -254,7 +254,7 @@ class Run:
             except process.TimedOut:
                 return
             except process.ProcessFailed as error:
-                why = "it took too long, or hung" if any("Timeout" in line for line in error.tail) else str(error)
+                why = _death(error)
                 if not begun:
                     self.failed |= {number: f"nothing can be timed: {why}" for number, _ in left}
                     return
@@ -345,6 +345,14 @@ class Run:
         unmeasured = sum(not result["seconds"] for result in results if result["judged"])
         print("all kept" if kept else f"not all kept; {unmeasured} of {len(self.rows)} rows not measured")
         return kept
+
+
+def _death(error: process.ProcessFailed) -> str:
+    if any(line.startswith("Timeout (") for line in error.tail):  # faulthandler's
+        return "it took too long, or hung"
+    ended = f"code {error.returncode}" if error.returncode >= 0 else signal.Signals(-error.returncode).name
+    said = [line.strip() for line in error.tail if line.strip() and not line.startswith(("begun: ", "row: "))]
+    return f"the process ended with {ended}{f': {said[-1][:200]}' if said else ''}"
 
 
 _HEAD = f"{'kernel':24} {'size':38} {'backend':9} {'us':>9} {'eager':>9} {'compiled':>9} {'share':>7} {'x comp.':>8}"

@@ -64,7 +64,7 @@ def test_what_crashes_or_hangs_costs_its_own_row(
         say("begun: 0")
         say(measured(0))
         say("begun: 1")
-        raise ProcessFailed(["python"], -6, ["Aborted"])
+        raise ProcessFailed(["python"], -6, ["begun: 1", "Aborted", ""])
 
     def hang(say: Listen) -> None:
         say("begun: 2")
@@ -80,7 +80,7 @@ def test_what_crashes_or_hangs_costs_its_own_row(
     assert not run.conclude()
     first, second, third, fourth = shown(capsys)
     assert "97.5%     2.00  kept: share 90%, 1 x compiled" in first
-    assert "not kept: not measured: python ended with code -6: Aborted" in second
+    assert "not kept: not measured: the process ended with SIGABRT: Aborted" in second
     assert "not kept: not measured: it took too long, or hung" in third
     assert "97.5%        -  not kept: share 90%, 1 x compiled; compiled failed: InductorError: no" in fourth
 
