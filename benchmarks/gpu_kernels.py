@@ -37,6 +37,7 @@ from typing import Any
 
 import yaml
 
+from benchmarks.gpu_kernels_table import HEAD, OURS, judged, line_of
 from day0 import deadline, home, process
 from day0.errors import Day0Error, EvidenceMissing, Unavailable
 from tasks.kernels.acceptance.faults import brief
@@ -47,12 +48,9 @@ from tasks.kernels.definition import CompiledBackend, KernelDefinition, PackageB
 from tasks.kernels.find import find_kernel
 from tasks.kernels.providers.packages import missing
 
-OURS = ("triton", "cuda")
 SEED = 20261130
 #: After such an error nothing of CUDA works in a process.
 BROKEN = ("CUDA error", "illegal memory access", "device-side assert", "misaligned address")
-#: As fast as compiled code means: within what two runs of the same code differ by.
-NOISE = 1.02
 #: Of the time, what acceptance may take before the timing; and seconds that are worth starting one for.
 FIRST, WORTH = 0.45, 15.0
 #: After the time is up: by then the table is printed, even if a process cannot be ended.
@@ -285,39 +283,17 @@ class Run:
             number, found = json.loads(line.removeprefix("row: "))
             self.measured[number] = found
             for result in self._judged(number):
-                print(_line(result), flush=True)
+                print(line_of(result), flush=True)
 
     # Results ----------------------------------------------------------------------------------------------------
 
     def _judged(self, number: int) -> list[dict[str, Any]]:
-        """A result for each backend of a row; the fastest of ours that is right decides whether the limits are kept."""
         row = self.rows[number]
-        described = {"kernel": row["kernel"], "title": row["title"], "judged": True, "kept": False, "seconds": None}
-        described |= {"limits": {"share": row.get("share"), "over_compiled": row.get("over_compiled", 1)}, "notes": []}
-        measured = self.measured.get(number, [])
-        if not measured:
-            whose = [str(b) + ": " + b.reason for b in self.backends[row["kernel"]] if b.died or b.absent]
-            usable = [b for b in self.backends[row["kernel"]] if b.prepared and not b.absent and not b.died]
-            why = self.failed.get(number) or ("the time was up" if usable or not whose else "; ".join(whose))
-            return [described | {"backend": "none", "reason": f"not measured: {why}"}]
-        results = []
-        for one in measured:
-            result = described | one
-            accepted = next((b.reason for b in self.backends[row["kernel"]] if b.name == one["backend"]), "")
-            result["accepted"] = not accepted
-            if result.get("seconds") and not result["reason"]:
-                result["share"] = one["moved"] / one["seconds"] / one["bandwidth"]
-                result["over_compiled"] = one["compiled"] / one["seconds"] if one["compiled"] else None
-                wanted = row.get("over_compiled", 1 / NOISE)
-                fast = result["over_compiled"] is not None and result["over_compiled"] >= wanted
-                result["kept"] = not accepted and result["share"] >= row.get("share", 0) and fast
-            results.append(result)
-        ours = [r for r in results if r["backend"] in OURS]
-        right = [r for r in ours if not r["reason"] and r["seconds"]]
-        best = min(right, key=lambda r: (not r["accepted"], r["seconds"])) if right else next(iter(ours), results[0])
-        for result in results:
-            result["judged"] = result is best
-        return results
+        backends = self.backends[row["kernel"]]
+        unfit = [f"{backend}: {backend.reason}" for backend in backends if backend.died or backend.absent]
+        usable = [backend for backend in backends if backend.prepared and not backend.absent and not backend.died]
+        why = self.failed.get(number) or ("the time was up" if usable or not unfit else "; ".join(unfit))
+        return judged(row, self.measured.get(number, []), {backend.name: backend.reason for backend in backends}, why)
 
     def results(self) -> list[dict[str, Any]]:
         return [result for number in range(len(self.rows)) for result in self._judged(number)]
@@ -332,9 +308,9 @@ class Run:
         print()
         if bandwidths:
             print(f"copy: {bandwidths[len(bandwidths) // 2] / 1e9:.0f} GB/s read and written")
-        print(_HEAD)
+        print(HEAD)
         for result in results:
-            print(_line(result))
+            print(line_of(result))
         for name, said in self.told().items():
             print(f"{name}: {said}")
         refused = [b for b in self.all if b.name in OURS and b.here and b.reason]
@@ -353,26 +329,6 @@ def _death(error: process.ProcessFailed) -> str:
     ended = f"code {error.returncode}" if error.returncode >= 0 else signal.Signals(-error.returncode).name
     said = [line.strip() for line in error.tail if line.strip() and not line.startswith(("begun: ", "row: "))]
     return f"the process ended with {ended}{f': {said[-1][:200]}' if said else ''}"
-
-
-_HEAD = f"{'kernel':24} {'size':38} {'backend':9} {'us':>9} {'eager':>9} {'compiled':>9} {'share':>7} {'x comp.':>8}"
-
-
-def _line(result: dict[str, Any]) -> str:
-    line = f"{result['kernel']:24} {result['title']:38} {result['backend']:9} "
-    if result.get("reason") and not result["seconds"]:
-        return f"{line}not kept: {result['reason']}"
-    times = " ".join(f"{result[n] * 1e6:9.1f}" if result[n] else f"{'-':>9}" for n in ("seconds", "eager", "compiled"))
-    if result["reason"]:
-        return f"{line}{times}  not kept: {result['reason']}"
-    over = result["over_compiled"]
-    line += f"{times} {result['share']:6.1%} {f'{over:.2f}' if over else '-':>8}"
-    limits = result["limits"]
-    wanted = [f"share {limits['share']:.0%}"] if limits["share"] else []
-    wanted.append(f"{limits['over_compiled']} x compiled")
-    said = [f"{'kept' if result['kept'] else 'not kept'}: {', '.join(wanted)}"] if result["judged"] else []
-    said += [] if result["accepted"] else ["not accepted"]
-    return "; ".join([f"{line}  {said[0]}" if said else line, *said[1:], *result["notes"]])
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ import yaml
 
 from benchmarks import gpu_kernels
 from benchmarks.gpu_kernels import Run
+from benchmarks.gpu_kernels_table import HEAD
 from day0 import process
 from day0.process import ProcessFailed, TimedOut
 
@@ -53,7 +54,7 @@ def processes(monkeypatch: pytest.MonkeyPatch, *turns: Callable[[Listen], None])
 
 def shown(capsys: pytest.CaptureFixture[str]) -> list[str]:
     lines = capsys.readouterr().out.splitlines()
-    table = lines[lines.index(gpu_kernels._HEAD) + 1 :]
+    table = lines[lines.index(HEAD) + 1 :]
     return [next(line for line in table if row["title"] in line) for row in ROWS]
 
 
