@@ -12,11 +12,13 @@ from typing import Any
 
 import torch
 
-from tasks.operators.calls import LAYOUTS, Call, Inputs, TooLarge, cut, make_inputs, specs, with_dtype
+from tasks.operators.calls import LAYOUTS, Call, Inputs, make_inputs, map_leaves, specs, with_dtype
 from tasks.operators.comparison import difference, tensors
 from tasks.operators.costs import cost
+from tasks.operators.cutting import MOST_SPANNED, TooLarge, cut
 from tasks.operators.measure import Timed
 from tasks.operators.recorder import operands
+from tasks.operators.records import TensorSpec
 
 #: Repetitions of a timed call.
 TIMES = 3
@@ -41,6 +43,10 @@ class Tried:
     times: list[Timed] = field(default_factory=list)
 
 
+class DeviceLost(Exception):
+    """After this operator the device does nothing any more: only a new process can go on."""
+
+
 class Unmeasurable(Exception):
     """The CPU itself does not run the call with inputs that were made up."""
 
@@ -63,6 +69,7 @@ class Bench:
         for call in calls:
             try:
                 smaller = cut(call)
+                check_results(smaller)
                 tried.cut |= smaller != call
                 call = smaller
                 self._try(call, "as called", tried, tried.errors)
@@ -102,6 +109,7 @@ class Bench:
             found, warned = self._run(call, inputs)
         except (RuntimeError, NotImplementedError, TypeError, ValueError, IndexError) as error:
             errors.append(f"{words}: {type(error).__name__}: {_first_sentence(error)}")
+            self._check_alive(words, error)
             return
         tried.runs += 1
         tried.warned |= warned
@@ -110,6 +118,17 @@ class Bench:
         args, kwargs = inputs.on("cpu")
         if why := difference(call.name, args, kwargs, found, own, exact):
             tried.wrong.append(f"{words}: {why}")
+
+    def _check_alive(self, words: str, error: Exception) -> None:
+        """An illegal access on a GPU makes everything after it fail, which would be laid to others.
+
+        Raises:
+            DeviceLost: the device gives nothing back any more.
+        """
+        try:
+            torch.ones(1).to(self.device).cpu()
+        except (RuntimeError, NotImplementedError) as after:
+            raise DeviceLost(f"{words}: {_first_sentence(error)}") from after
 
     def _lacks(self, call: Call, inputs: Inputs) -> str | None:
         """What a device says that has no kernel, of a call that the CPU cannot answer for: no other error tells."""
@@ -185,6 +204,28 @@ def one_thread() -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(threads)
+
+
+def check_results(call: Call) -> None:
+    """Raises TooLarge: a result would have more elements than are made, as of a tensor that is filled with one value.
+
+    Where the size hangs on data the operands bound it.
+    """
+
+    def meta(x: Any) -> Any:
+        if isinstance(x, TensorSpec):
+            return torch.empty_strided(x.shape, x.stride, dtype=getattr(torch, x.dtype), device="meta")
+        return torch.device("meta") if isinstance(x, torch.device) else x
+
+    args, kwargs = map_leaves(meta, (call.args, call.kwargs))
+    if any(str(a.type) == "Optional[Device]" for a in call.operator._schema.arguments):
+        kwargs = {**kwargs, "device": torch.device("meta")}
+    try:
+        result = call.operator(*args, **kwargs)
+    except (RuntimeError, NotImplementedError):
+        return  # of no meta function, or of values that it would read
+    if any(t.numel() > MOST_SPANNED for t in tensors(result)):
+        raise TooLarge(f"a result of more than {MOST_SPANNED:,} elements")
 
 
 def _on_cpu(call: Call, inputs: Inputs) -> tuple[Any, Any]:

@@ -11,23 +11,18 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
-from tasks.operators.records import ATTENTION, TensorSpec
+from tasks.operators.records import TensorSpec
 
 #: Calls of one overload that are kept: the first of each set of shapes and strides.
 MOST_CALLS = 6
 
-#: Elements of the largest operand that is made. Weights beyond it are cut where that is known to keep the call right.
-MOST_ELEMENTS = 1 << 22
-
-#: Operators that only look at their operand, whose size is of no matter; and its elements from which it is cut.
-VIEWS = ("aten::t", "aten::detach", "aten::alias", "aten::transpose", "aten::permute")
-MOST_VIEWED = 1 << 16
-
 #: Defined for positive values only.
 POSITIVE = ("aten::log", "aten::rsqrt", "aten::sqrt")
+
+#: Not defined for integers whose second operand is 0.
+DIVIDE = ("aten::div", "aten::floor_divide", "aten::remainder", "aten::fmod")
 
 
 @dataclass(frozen=True)
@@ -64,90 +59,31 @@ def map_leaves(change: Callable[[Any], Any], tree: Any) -> Any:
     return tree_map(change, tree, is_leaf=lambda x: isinstance(x, TensorSpec))
 
 
-class CallRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Keeps the calls that are made while it is active; attention is kept whole and in parts."""
+Kept = dict[str, dict[str, Call]]
+"""Calls by overload and by how their arguments are written."""
 
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.calls: dict[str, dict[str, Call]] = {}
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+def keep(kept: Kept, func: Any, args: Any, kwargs: Any) -> None:
+    """Add a call to those of its overload, if none is like it and there is room."""
+    its = kept.setdefault(str(func.name()), {})
+    if len(its) < MOST_CALLS:
         specs, named = tree_map(_spec, (tuple(args), dict(kwargs or {})))
-        kept = self.calls.setdefault(str(func.name()), {})
-        if len(kept) < MOST_CALLS:
-            kept.setdefault(repr((specs, named)), Call(func, specs, named))
-        if func.name() == ATTENTION:
-            with self:
-                return func.decompose(*args, **(kwargs or {}))
-        return func(*args, **(kwargs or {}))
+        its.setdefault(repr((specs, named)), Call(func, specs, named))
+
+
+def merge(kept: Kept, others: Kept, most: int = MOST_CALLS) -> None:
+    """Add calls, until there are `most` of an overload."""
+    for name, calls in others.items():
+        its = kept.setdefault(name, {})
+        for words, call in calls.items():
+            if len(its) < most:
+                its.setdefault(words, call)
 
 
 def _spec(value: Any) -> Any:
     if not isinstance(value, torch.Tensor):
         return value
     return TensorSpec(str(value.dtype).removeprefix("torch."), tuple(value.shape), tuple(value.stride()))
-
-
-class TooLarge(Exception):
-    """An operand has more elements than are made, and cannot be cut."""
-
-
-def cut(call: Call) -> Call:
-    """The call with weights of at most MOST_ELEMENTS.
-
-    What a product sums over keeps its length, as errors grow with it; its columns, experts and a table's rows do not.
-
-    Raises:
-        TooLarge: it is not known how to cut this operator's operands.
-    """
-    largest = max((math.prod(s.shape) for s in specs(call)), default=0)
-    args = list(call.args)
-    if call.packet in VIEWS and largest > MOST_VIEWED:
-        args[0] = _resized(args[0], tuple(min(n, 64) for n in args[0].shape))
-        return Call(call.operator, tuple(args), call.kwargs)
-    if largest <= MOST_ELEMENTS:
-        return call
-    if call.packet == "aten::mm":
-        args[1] = _resized(args[1], (args[1].shape[0], min(args[1].shape[1], _columns(args[1].shape[0]))))
-    elif call.packet == "aten::addmm":
-        columns = min(args[2].shape[1], _columns(args[2].shape[0]))
-        args[0] = _resized(args[0], (*args[0].shape[:-1], columns))
-        args[2] = _resized(args[2], (args[2].shape[0], columns))
-    elif call.packet == "aten::bmm":
-        batch, k, columns = args[1].shape
-        batch = min(batch, 4)
-        args[0] = _resized(args[0], (batch, *args[0].shape[1:]))
-        args[1] = _resized(args[1], (batch, k, min(columns, _whole(_columns(k) // batch))))
-    elif call.packet == "aten::_grouped_mm" and len(args) > 2 and len(args[1].shape) == 3:
-        experts, k, columns = args[1].shape
-        experts = min(experts, 4)
-        args[1] = _resized(args[1], (experts, k, min(columns, _whole(_columns(k) // experts))))
-        args[2] = _resized(args[2], (experts,))
-    elif call.packet in ("aten::embedding", "aten::index_select", "aten::index"):
-        row = max(1, math.prod(args[0].shape[1:]))
-        args[0] = _resized(args[0], (max(1, min(args[0].shape[0], MOST_ELEMENTS // row)), *args[0].shape[1:]))
-    smaller = Call(call.operator, tuple(args), call.kwargs)
-    if any(math.prod(s.shape) > MOST_ELEMENTS for s in specs(smaller)):
-        raise TooLarge(f"an operand of more than {MOST_ELEMENTS:,} elements")
-    return smaller
-
-
-def _columns(rows: int) -> int:
-    """How many are kept; whole multiples, as kernels want rows to begin at multiples of 16 bytes."""
-    return _whole(MOST_ELEMENTS // max(1, rows))
-
-
-def _whole(columns: int) -> int:
-    return columns // 64 * 64 or max(1, columns)
-
-
-def _resized(spec: TensorSpec, shape: tuple[int, ...]) -> TensorSpec:
-    """Another shape with its dimensions in memory in the same order."""
-    strides, step = [0] * len(shape), 1
-    for d in sorted(range(len(shape)), key=lambda d: (spec.stride[d], -d)):
-        if spec.stride[d]:
-            strides[d], step = step, step * max(1, shape[d])
-    return TensorSpec(spec.dtype, shape, tuple(strides))
 
 
 def specs(call: Call) -> list[TensorSpec]:
@@ -213,10 +149,13 @@ class Inputs:
 
         def make(x: Any) -> Any:
             if isinstance(x, TensorSpec):
-                buffer = next(buffers).clone()
+                buffer = next(buffers)
+                # Where nothing is left out, no view: some operators that work in place refuse one.
+                whole = x.stride == _dense(x.shape) and all(x.shape)
+                buffer = buffer.view(x.shape).clone() if whole else buffer.clone()
                 if dtype is not None and buffer.is_floating_point():
                     buffer = buffer.to(dtype)
-                return buffer.to(device).as_strided(x.shape, x.stride)
+                return buffer.to(device) if whole else buffer.to(device).as_strided(x.shape, x.stride)
             if isinstance(x, torch.device):
                 return torch.device(device)
             return dtype if dtype is not None and isinstance(x, torch.dtype) and x.is_floating_point else x
@@ -238,7 +177,8 @@ def make_inputs(call: Call, generator: torch.Generator) -> Inputs:
         elif dtype is torch.bool:
             buffer = torch.rand(size, generator=generator) < 0.8
         else:
-            buffer = torch.randint(0, max(1, bounds.get(index, 8)), (size,), generator=generator)
+            least = 1 if index and call.packet in DIVIDE else 0
+            buffer = torch.randint(least, max(least + 1, bounds.get(index, 8)), (size,), generator=generator)
         if call.packet == "aten::_grouped_mm" and index == 2:
             # Where each expert's rows end: the last at the last row.
             buffer = torch.linspace(0, call.args[0].shape[0], size + 1)[1:]

@@ -28,6 +28,11 @@ def tensors(value: Any) -> list[torch.Tensor]:
     return [t for t in tree_leaves(value) if isinstance(t, torch.Tensor)]
 
 
+def _numbers(value: Any) -> list[Any]:
+    """What an operator answers that is no tensor: a value read on the host."""
+    return [x for x in tree_leaves(value) if isinstance(x, bool | int | float)]
+
+
 def difference(
     name: str, args: tuple[Any, ...], kwargs: dict[str, Any], found: Any, own: Any, exact: Any
 ) -> str | None:
@@ -39,6 +44,9 @@ def difference(
         own: the CPU's result at the same dtype.
         exact: the CPU's result in float64.
     """
+    numbers, its = _numbers(found), _numbers(own)
+    if numbers != its and any(a != b and not (a != a and b != b) for a, b in zip(numbers, its, strict=False)):
+        return f"{numbers}, not {its}"
     results = list(zip(tensors(found), tensors(own), tensors(exact), strict=False))
     if len(tensors(found)) != len(tensors(own)) or len(results) != len(tensors(own)):
         return f"{len(tensors(found))} results, not {len(tensors(own))}"

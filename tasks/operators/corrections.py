@@ -8,6 +8,7 @@ from typing import Any
 
 from day0.architecture.attention import pairs
 from day0.architecture.attention.base import Attention
+from day0.architecture.attention.block_sparse import BlockSparseAttention
 from day0.architecture.attention.compressed import CompressedAttention
 from day0.architecture.attention.latent import LatentAttention, SparseLatentAttention
 from day0.architecture.parallel import Sizes
@@ -23,7 +24,7 @@ from tasks.operators.records import Capture
 NEGLIGIBLE = 0.005
 
 #: Kinds whose core the library computes in its attention function, which the trace observes.
-OBSERVED = ("full", "sliding", "chunked", "latent", "sparse_latent", "compressed")
+OBSERVED = ("full", "sliding", "chunked", "latent", "sparse_latent", "compressed", "block_sparse")
 
 REASONS = {
     "latent": "the library expands the latents of all cached tokens again and attends with expanded heads; engines "
@@ -32,6 +33,7 @@ REASONS = {
     "space",
     "compressed": "the library computes all scores of the window's and the compressed entries and masks; engines those "
     "that are seen",
+    "block_sparse": "the library computes all scores and masks; engines compute those of the chosen blocks",
     "sliding": "the library computes all scores and masks; engines compute those of the window",
     "chunked": "the library computes all scores and masks; engines compute those of the chunk",
     "full": "the library computes all scores and masks; engines compute the causal ones",
@@ -94,7 +96,7 @@ def _recurrent(attention: Attention) -> bool:
 def _core(attention: Attention, new: int, past: int) -> int:
     """The engine's work, without an indexer's scores, which the library computes as the engine does."""
     whole = attention.flops(new, past)
-    if isinstance(attention, SparseLatentAttention):
+    if isinstance(attention, SparseLatentAttention | BlockSparseAttention):
         whole -= 2 * attention.index_heads * attention.index_dim * pairs.causal(new, past)
     if isinstance(attention, CompressedAttention) and attention.ratio:
         whole -= 2 * attention.index_heads * attention.index_dim * pairs.grouped(new, past, attention.ratio)

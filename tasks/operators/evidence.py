@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from day0.artifacts.operators import Measurement, Outcome
 from day0.errors import EvidenceMissing
@@ -32,8 +30,8 @@ class Evidence:
 UNMEASURED = Evidence(Measurement(why_not="it was not asked for"))
 
 
-def measured_evidence(config: Mapping[str, Any], settings: OperatorSettings, capture: Capture) -> Evidence:
-    """Run the operators of a traced model on the target's device, if it is here.
+def measured_evidence(settings: OperatorSettings, capture: Capture) -> Evidence:
+    """Run the operators of a captured model on the target's device, if it is here.
 
     Where it is not, nothing is checked; that is inconclusive only where the settings ask for it.
 
@@ -48,10 +46,12 @@ def measured_evidence(config: Mapping[str, Any], settings: OperatorSettings, cap
         return _nothing(lacking, f"torch's name of the device of {settings.target} is not known", device=None)
     if settings.hardware is None:
         return _nothing(lacking, settings.absent or f"it was not looked for a device {device.name}", device.name)
-    if capture.source != "traced":
-        return _nothing(lacking, "only the library's own models are measured", device.name)
+    if capture.source == "formulas":
+        return _nothing(
+            lacking, "formulas tell an operator's work, and not the tensors that it is called with", device.name
+        )
     try:
-        found = measure(config, device.name, modules=device.modules, limit=settings.measure_limit)
+        found = measure(capture, device.name, modules=device.modules, limit=settings.measure_limit)
     except EvidenceMissing as error:
         return _nothing(Verdict.INCONCLUSIVE, str(error), device.name, settings.hardware)
     called = {o.name for operators in capture.phases.values() for o in operators}

@@ -35,19 +35,21 @@ def operators_named() -> frozenset[str]:
     return frozenset(named(_classes()))
 
 
-def from_formulas(structure: Structure, settings: OperatorSettings, capture: Capture) -> Capture:
-    """A capture of the operators that a model's classes of work need; `capture` says what torch has registered."""
+def from_formulas(structure: Structure, settings: OperatorSettings, capture: Capture, why: str) -> Capture:
+    """A capture of the operators that a model's classes of work need; `capture` says what torch has registered, and
+    `why` why the model was not traced."""
     work = WorkModel(structure, stored_from_config(structure, None), BYTES_OF)
     passes = {"prefill": (settings.prompt, 0), "decode": (1, settings.context)}
-    return capture.model_copy(
-        update={
-            "unsupported": None,
-            "source": "formulas",
-            "why": capture.unsupported or "",
-            "phases": {phase: _phase(structure, work, *span) for phase, span in passes.items()},
-            "layers": structure.layers,
-            "dtype": "bfloat16",
-        }
+    return Capture(
+        source="formulas",
+        why=why,
+        phases={phase: _phase(structure, work, *span) for phase, span in passes.items()},
+        registrations=capture.registrations,
+        parts=capture.parts,
+        key_readable=capture.key_readable,
+        layers=structure.layers,
+        dtype="bfloat16",
+        packages=capture.packages,
     )
 
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from day0 import deadline, home, process
 from day0.artifacts.base import Frozen
@@ -20,7 +20,7 @@ from day0.deadline import Deadline
 from day0.errors import Cancelled, EvidenceMissing, StageTimeout
 from day0.files import write_json
 from day0.progress import report
-from tasks.operators.records import Measured
+from tasks.operators.records import Capture, Measured, WrittenCall
 
 #: Lengths at which operators are measured: odd, so that a kernel's tail is used, and short, so that float64 is quick.
 PROMPT, CONTEXT = 17, 33
@@ -36,16 +36,18 @@ MOST_SECONDS = 120
 
 
 class MeasureRequest(Frozen):
-    """What the measuring process is asked: a model, and the device to run its operators on."""
+    """What the measuring process is asked: a model's calls, and the device to make them on."""
 
-    config: dict[str, Any]
+    calls: tuple[WrittenCall, ...]
+    dtype: str
+    """The model's."""
+    foreign: bool = False
+    """The calls were recorded of code that a release ships."""
     device: str
     modules: tuple[str, ...] = ()
     """Imported first: they bring the device."""
     skip: tuple[str, ...] = ()
     """Overloads that have been measured already, or ended the process."""
-    prompt: int = PROMPT
-    context: int = CONTEXT
     seed: int = 0
     most_seconds: int = MOST_SECONDS
 
@@ -74,7 +76,7 @@ class Measurement:
 
 
 def measure(
-    config: Mapping[str, Any],
+    capture: Capture,
     device: str,
     *,
     modules: tuple[str, ...] = (),
@@ -83,11 +85,12 @@ def measure(
     most_seconds: int = MOST_SECONDS,
     limit: float | None = None,
 ) -> Measurement:
-    """Run the operators of the model of this config.json on a device of this machine.
+    """Make a model's calls of operators on a device of this machine.
 
     An operator that ends the process, or does not end, does not work; the others are measured by a new process.
 
     Args:
+        capture: with calls, recorded at (PROMPT, CONTEXT).
         device: torch's name of it, such as `cuda` or `npu:0`.
         modules: what to import first, such as torch_npu.
         env: variables to add to the environment.
@@ -95,17 +98,27 @@ def measure(
         limit: seconds for all; what was measured until then is the answer.
 
     Raises:
-        EvidenceMissing: torch or transformers are not installed, or nothing could be measured: no such device here, or
-            no such model in the library.
+        EvidenceMissing: torch is not installed, or nothing could be measured: no such device here, or no calls.
         StageTimeout, Cancelled: the stage's time was up.
     """
-    lacking = [name for name in ("torch", "transformers", *modules) if not _installed(name)]
+    if not capture.calls:
+        why = next(iter(capture.unwritten.values()), "no call of one was recorded")
+        raise EvidenceMissing(f"operators were not measured on {device}: {why}")
+    lacking = [name for name in ("torch", *modules) if not _installed(name)]
     if lacking:
         raise EvidenceMissing(f"operators cannot be measured on {device}: {', '.join(lacking)} not installed here")
-    found = Measurement()
-    request = MeasureRequest(config=dict(config), device=device, modules=modules, seed=seed, most_seconds=most_seconds)
+    found = Measurement(unmeasured=dict(capture.unwritten))
+    request = MeasureRequest(
+        calls=capture.calls,
+        dtype=capture.dtype,
+        foreign=capture.source == "code",
+        device=device,
+        modules=modules,
+        seed=seed,
+        most_seconds=most_seconds,
+    )
     outer = deadline.current()
-    own = Deadline("measuring", outer.remaining(limit))
+    own = Deadline("measuring", limit)
     try:
         with outer.guard(lambda: own.end(Cancelled("the stage ended"))), own.running():
             _measure_all(request, env or {}, found)
@@ -125,7 +138,7 @@ def _measure_all(request: MeasureRequest, env: Mapping[str, str], found: Measure
     """Fill `found`, by a new process after each death.
 
     Raises:
-        EvidenceMissing: the device is not here, the model is not known, or too many operators end the process.
+        EvidenceMissing: the device is not here, or too many operators end the process.
     """
     deaths = 0
     while True:
@@ -143,8 +156,6 @@ def _measure_all(request: MeasureRequest, env: Mapping[str, str], found: Measure
                 ) from error
             found.measured[ended.begun] = Measured(overload=ended.begun, works=False, detail=_death(error))
             continue
-        if ended.unsupported:
-            raise EvidenceMissing(f"operators were not measured on {request.device}: {ended.unsupported}")
         if not ended.ended:
             raise EvidenceMissing(f"operators were not measured on {request.device}: the process gave no answer")
         return
@@ -174,7 +185,6 @@ class _Answer:
     def __init__(self, found: Measurement) -> None:
         self.found = found
         self.begun: str | None = None
-        self.unsupported = ""
         self.ended = False
 
     def line(self, text: str) -> None:
@@ -196,8 +206,6 @@ class _Answer:
             case {"unmeasured": str(name), "reason": str(reason)}:
                 self.found.unmeasured[name] = reason
                 self.begun = None
-            case {"unsupported": str(reason)}:
-                self.unsupported = reason
             case {"end": True}:
                 self.ended = True
 

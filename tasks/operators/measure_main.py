@@ -16,36 +16,27 @@ from typing import Any
 import torch
 
 from tasks.operators.bench import Bench, Tried, Unmeasurable
-from tasks.operators.calls import Call, CallRecorder
-from tasks.operators.capture import registrations, trace
+from tasks.operators.calls import Call
 from tasks.operators.measure import MeasureRequest
-from tasks.operators.models import UNTRACEABLE, describe
-from tasks.operators.recorder import attention_parts
-from tasks.operators.records import EXPLICIT, IMPLICIT, CaptureRequest, Measured
+from tasks.operators.records import EXPLICIT, IMPLICIT, Measured
+from tasks.operators.registrations import registrations
+from tasks.operators.written import Unreadable, read_call
+
+#: What a call may raise while inputs are made for it that is not what an operator needs, as a release's own code may
+#: have written it.
+MALFORMED = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 
 
-def record(request: MeasureRequest) -> dict[str, list[Call]]:
-    """The model's calls by overload.
-
-    Raises:
-        Unmeasurable: transformers has no such model.
-    """
-    model, reason = describe(request.config)
-    if model is None:
-        raise Unmeasurable(reason)
-    lengths = CaptureRequest(config=request.config, prompt=request.prompt, context=request.context, dispatch_key=None)
-    recorder = CallRecorder()
-    try:
-        with recorder:
-            found = trace(model, lengths, fake=False)
-    except UNTRACEABLE:
-        recorder = CallRecorder()
-        with recorder:
-            found = trace(model, lengths, fake=True)
-    names = {name for log in found.logs.values() for name in log.names}
-    forms = {form: call for log in found.logs.values() for form, call in log.forms.items()}
-    names |= set(attention_parts(forms)["decomposed"]) if forms else set()
-    return {name: list(recorder.calls[name].values()) for name in sorted(names) if name in recorder.calls}
+def read_calls(request: MeasureRequest) -> tuple[dict[str, list[Call]], dict[str, str]]:
+    """Calls by overload, and of what has none that can be run why."""
+    calls: dict[str, list[Call]] = {}
+    reasons: dict[str, str] = {}
+    for written in request.calls:
+        try:
+            calls.setdefault(written.overload, []).append(read_call(written, foreign=request.foreign))
+        except Unreadable as error:
+            reasons[written.overload] = str(error)
+    return {n: its for n, its in calls.items() if its}, {n: why for n, why in reasons.items() if not calls.get(n)}
 
 
 def judge(name: str, tried: Tried, silent: bool) -> Measured:
@@ -76,35 +67,30 @@ def main(request: Path) -> None:
     torch.set_warn_always(True)
     bench = Bench(asked.device, asked.seed)
     torch.empty(1).to(bench.device)
-    try:
-        calls = record(asked)
-    except Unmeasurable as error:
-        say({"unsupported": str(error)})
-        return
-    dtype = str(dtype_of(asked)).removeprefix("torch.")
-    say({"rates": bench.rates(dtype)})
+    calls, unread = read_calls(asked)
+    for name, reason in unread.items():
+        say({"unmeasured": name, "reason": reason})
+    say({"rates": bench.rates(asked.dtype)})
     registered = registrations(set(calls), bench.key)
-    for name, its in calls.items():
+    for name, its in sorted(calls.items()):
         if name in asked.skip:
             continue
         say({"begin": name})
         signal.alarm(asked.most_seconds)
         try:
             with torch.no_grad():
-                tried = bench.try_all(its, dtype)
+                tried = bench.try_all(its, asked.dtype)
         except Unmeasurable as error:
             say({"unmeasured": name, "reason": str(error)})
+            continue
+        except MALFORMED as error:
+            say({"unmeasured": name, "reason": f"no inputs could be made for it ({type(error).__name__}: {error})"})
             continue
         finally:
             signal.alarm(0)
         judged = judge(name, tried, _silent(registered, name, bench.key))
         say({"measured": judged.to_json(), "times": tried.times})
     say({"end": True})
-
-
-def dtype_of(request: MeasureRequest) -> torch.dtype:
-    model, _ = describe(request.config)
-    return model.dtype if model else torch.bfloat16
 
 
 def _silent(registered: dict[str, Any], name: str, key: str) -> bool:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -24,16 +25,21 @@ from transformers import (
 )
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
+from tasks.operators.records import Resembling
+
 #: Building a module for each of a billion layers that a hostile config names would never end.
 MOST_LAYERS = 10_000
+
+#: Keys of a config.json that count layers: of the model, a tower, an indexer, or modules that predict.
+_LAYERS = re.compile(r"layers?$|^depth$|modules$")
 
 #: The side of the image that a vision tower is traced with where its config names no size, pixels.
 IMAGE = 448
 
 #: What tracing a model of the library may raise, whose code runs without data here.
 UNTRACEABLE = (
-    ArithmeticError, AttributeError, ImportError, LookupError, NameError, NotImplementedError, RuntimeError, TypeError,
-    ValueError,
+    ArithmeticError, AssertionError, AttributeError, ImportError, LookupError, NameError, NotImplementedError,
+    RuntimeError, TypeError, ValueError,
 )  # fmt: skip
 
 #: Keys of a config.json that say how weights are stored and by what code or kernels the model was run: the operators
@@ -65,6 +71,8 @@ class Description:
     """The type that the library knows it by."""
     code: str | None = None
     """The folder with the model's own code, where that is what runs."""
+    resembles: Resembling | None = None
+    """The type is not the model's own, but one that it may be like."""
 
     @property
     def layers(self) -> int:
@@ -76,12 +84,23 @@ class Description:
         return found if isinstance(found, torch.dtype) else torch.bfloat16
 
 
-def describe(raw: dict[str, Any]) -> tuple[Description | None, str]:
-    """The model that a config.json describes; None where transformers has no such model, with the reason."""
+def describe(raw: dict[str, Any], resembling: Sequence[Resembling] = ()) -> tuple[Description | None, str]:
+    """The model that a config.json describes; None where transformers has no such model, with the reason.
+
+    Args:
+        resembling: the first of these that transformers has stands for a type that it lacks, with the language model's
+            config alone.
+    """
     model_type, release = raw.get("model_type"), version("transformers")
     known = model_type if isinstance(model_type, str) and model_type in CONFIG_MAPPING else _of_architecture(raw)
+    alike = None
     if known is None:
-        return None, f"transformers {release} does not know the model type {model_type!r}"
+        alike = next((one for one in resembling if one.model_type in CONFIG_MAPPING), None)
+        if alike is None:
+            return None, f"transformers {release} does not know the model type {model_type!r}"
+        known, raw = alike.model_type, raw["text_config"] if isinstance(raw.get("text_config"), dict) else raw
+    if (count := most_layers(raw)) > MOST_LAYERS:
+        return None, f"a model of {count:,} layers is not believed (at most {MOST_LAYERS:,})"
     try:
         whole = CONFIG_MAPPING[known].from_dict(_without(raw) | {"model_type": known})
         text = whole.get_text_config()
@@ -98,7 +117,7 @@ def describe(raw: dict[str, Any]) -> tuple[Description | None, str]:
         return None, f"a model of {layers:,} layers is not believed (at most {MOST_LAYERS:,})"
     # A tower that the config does not describe would be one of the library's defaults.
     vision = getattr(whole, "vision_config", None) if raw.get("vision_config") else None
-    return Description(config, text, vision, whole, known), ""
+    return Description(config, text, vision, whole, known, resembles=alike), ""
 
 
 def describe_by_code(raw: dict[str, Any], folder: str) -> tuple[Description | None, str]:
@@ -124,6 +143,16 @@ def _of_architecture(raw: dict[str, Any]) -> str | None:
     if not isinstance(named, list) or not named:
         return None
     return next((known for known, name in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.items() if name == named[0]), None)
+
+
+def most_layers(raw: Any) -> int:
+    """The largest count of layers that a config names: the library makes lists of that length as it reads it."""
+    if isinstance(raw, list):
+        return max(map(most_layers, raw), default=0)
+    if not isinstance(raw, dict):
+        return 0
+    counts = [value for key, value in raw.items() if isinstance(value, int) and _LAYERS.search(str(key))]
+    return max([*counts, *map(most_layers, raw.values())], default=0)
 
 
 def _without(raw: dict[str, Any]) -> dict[str, Any]:

@@ -17,11 +17,16 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
+from tasks.operators.calls import Kept, keep, merge
 from tasks.operators.costs import Cost, Operand, cost, is_product
 from tasks.operators.data_dependent import HOST_READS, SELECTIONS, read, selected
 from tasks.operators.records import ATTENTION, TensorSpec
 
 FREE = Cost(0, 0)
+
+#: Composite reads of one value, and what they become.
+READS_ONE = ("aten::item", "aten::is_nonzero")
+READ = torch.ops.aten._local_scalar_dense.default
 
 #: The tensors of a call: its operands, its results.
 Signature = tuple[tuple[TensorSpec, ...], tuple[TensorSpec, ...]]
@@ -57,6 +62,8 @@ class Log:
     """Operators whose value was taken to be 0."""
     selected: dict[str, None] = field(default_factory=dict)
     """Operators whose mask was taken to choose all."""
+    kept: Kept = field(default_factory=dict)
+    """Calls after dispatch with all their arguments, some of each overload."""
 
     def merge(self, other: Log) -> None:
         for key, tally in other.after.items():
@@ -70,6 +77,7 @@ class Log:
         self.forms |= other.forms
         self.assumed |= other.assumed
         self.selected |= other.selected
+        merge(self.kept, other.kept)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -97,9 +105,11 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return self._attention(func, args, kwargs)
         if name in HOST_READS and (value := read(func, args)) is not None:
             self.log.assumed[name] = None
+            keep(self.log.kept, READ if name in READS_ONE else func, args, kwargs)
             return self._read_on_host(name, (args, kwargs), value)
         if name in SELECTIONS and (result := selected(name, args)) is not None:
             self.log.selected[name] = None
+            keep(self.log.kept, func, args, kwargs)
             self._add(name, (args, kwargs), result, cost(name, operands((args, kwargs)), operands(result)))
             return result
         before, self.log.after = self.log.after, {}
@@ -117,14 +127,16 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                     whole = whole.plus(tally)
                 self._add_before(name, Tally(1, whole.cost))
             return result
+        # Before it is called: it may change an operand in place, its shape too.
+        keep(self.log.kept, func, args, kwargs)
         result = func(*args, **kwargs)
-        call = cost(name, operands((args, kwargs)), operands(result), is_view=_is_view(func._schema))
+        call = cost(name, operands((args, kwargs)), operands(result), is_view=is_view(func._schema))
         self._add(name, (args, kwargs), result, call)
         return result
 
     def _read_on_host(self, name: str, arguments: Any, value: Any) -> Any:
         call = cost(name, operands(arguments), ())
-        if name in ("aten::item", "aten::is_nonzero"):
+        if name in READS_ONE:
             self.log.parts.setdefault(name, {})[HOST_READS[0]] = None
             if not self._composites:
                 self._add_before(name, Tally(1, call))
@@ -144,6 +156,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _attention(self, func: Any, args: Any, kwargs: Any) -> Any:
         causal = bool(kwargs.get("is_causal", args[5] if len(args) > 5 else False))
+        keep(self.log.kept, func, args, kwargs)
         result = func(*args, **kwargs)
         if result.dim() == 4:
             # In memory as fused kernels leave it, [B, S, H, d], or a copy would follow that only the meta device makes.
@@ -192,14 +205,16 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 class Names(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """The overloads that are called while it is active."""
+    """The overloads that are called while it is active, and some of their calls."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.names: dict[str, None] = {}
+        self.kept: Kept = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         self.names[func.name()] = None
+        keep(self.kept, func, args, kwargs)
         return func(*args, **(kwargs or {}))
 
 
@@ -216,6 +231,20 @@ def attention_parts(forms: dict[str, tuple[Any, Any]]) -> dict[str, tuple[str, .
                 torch.nn.functional.scaled_dot_product_attention(*small_args, **small_kwargs)
     found = {"CPU": on_cpu.names, "decomposed": decomposed.names}
     return {device: tuple(sorted(name for name in names)) for device, names in found.items()}
+
+
+def attention_calls(forms: dict[str, tuple[Any, Any]]) -> Kept:
+    """The calls that attention becomes where it is taken apart, at its own shapes."""
+    apart = Names()
+
+    def without_data(value: Any) -> Any:
+        return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")
+
+    for form in forms.values():
+        args, kwargs = tree_map_only(torch.Tensor, without_data, form)
+        with torch.no_grad(), apart:
+            torch.nn.functional.scaled_dot_product_attention(*args, **kwargs)
+    return apart.kept
 
 
 def _small(args: Any, kwargs: Any, device: str) -> tuple[list[Any], dict[str, Any]]:
@@ -239,7 +268,8 @@ def _without_values(args: Any, kwargs: Any) -> tuple[Any, Any]:
     return tree_map_only(torch.Tensor, lambda t: t.to("meta"), (args, kwargs))  # type: ignore[no-any-return]
 
 
-def _is_view(schema: Any) -> bool:
+def is_view(schema: Any) -> bool:
+    """Whether an operator's results lie in its operands' memory."""
     return any(r.alias_info is not None and not r.alias_info.is_write for r in schema.returns)
 
 

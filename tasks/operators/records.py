@@ -23,6 +23,21 @@ class TensorSpec(NamedTuple):
     stride: tuple[int, ...]
 
 
+class WrittenCall(Frozen):
+    """One call, to be made again. Arguments are JSON: tensors and what only torch has are objects (written.py)."""
+
+    overload: str
+    args: tuple[Any, ...] = ()
+    kwargs: dict[str, Any] = Field(default_factory=dict)
+
+
+class Resembling(Frozen):
+    """A type of the library that a model may be traced as, and why."""
+
+    model_type: str
+    because: str
+
+
 class CaptureRequest(Frozen):
     """A model's config, the lengths, and the dispatch key to look operators up for."""
 
@@ -36,6 +51,10 @@ class CaptureRequest(Frozen):
     """Export the model's graph too, and look for patterns in it."""
     registrations_of: tuple[str, ...] = ()
     """Not a model, but what torch has registered for these operators."""
+    resembling: tuple[Resembling, ...] = ()
+    """Where the library lacks the model's type: the first of these that it has."""
+    calls_at: tuple[int, int] | None = None
+    """Record calls to be run on the device too, at these lengths of prompt and context."""
     code: str | None = None
     """A folder with the model's own code, to run that instead of the library's. Only ever in a container."""
 
@@ -92,6 +111,10 @@ class Capture(Frozen):
     """Why the model was not traced, where its operators are from formulas."""
     read_as: str | None = None
     """The library's model type that it was built by, where that is not the config's own."""
+    resembles: Resembling | None = None
+    """It was built by a type that it only resembles."""
+    parameters: int = 0
+    """Of what was built."""
     phases: dict[str, tuple[CapturedOperator, ...]] = Field(default_factory=dict)
     """After dispatch, in the order of first use."""
     before: dict[str, tuple[CapturedOperator, ...]] = Field(default_factory=dict)
@@ -101,6 +124,10 @@ class Capture(Frozen):
     notes: tuple[str, ...] = ()
     """What was taken to be so, or could not be traced."""
     graph: CapturedGraph | None = None
+    calls: tuple[WrittenCall, ...] = ()
+    """Some of each overload, where they were asked for; attention whole and in parts."""
+    unwritten: dict[str, str] = Field(default_factory=dict)
+    """Overloads of which no call could be written, and why."""
     registrations: dict[str, Registration] = Field(default_factory=dict)
     parts: dict[str, dict[str, tuple[str, ...]]] = Field(default_factory=dict)
     """Of operators captured whole: what they become on a device (`CPU`), and on any (`decomposed`)."""

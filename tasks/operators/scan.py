@@ -2,37 +2,27 @@
 
 from __future__ import annotations
 
-import importlib.util
-import os
-import sys
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
-
-from day0 import home, process
+from day0 import process
 from day0.architecture.structure import Structure
 from day0.artifacts.operators import Gap, OperatorReport, Phase
-from day0.errors import EvidenceMissing
-from day0.files import write_json
-from day0.progress import report
 from day0.verdict import Check, Verdict
+from tasks.operators.capturing import CaptureEndless, CaptureUnreadable, run_capture, run_own_code
 from tasks.operators.corrections import corrections, off_by, structure_or_none
 from tasks.operators.evidence import UNMEASURED, Evidence, measured_evidence
 from tasks.operators.formulas import from_formulas
 from tasks.operators.fusions import fused_patterns
 from tasks.operators.ranking import Rates, first_token, gaps_of, ranked_phase, reach_of, slow_of, taken_apart
-from tasks.operators.records import Capture, CaptureRequest
+from tasks.operators.records import Capture, Resembling
+from tasks.operators.resemblance import MOST_OFF, differs
 from tasks.operators.settings import OperatorSettings
 from tasks.operators.support.rank import support_for
 
 #: FLOPs per byte that weigh work and traffic where neither the target nor its operator list tells.
 DEFAULT_BALANCE = 10.0
-
-#: A model that is traced as another type is that type's where its work is so near to its own family's formulas.
-MOST_OFF = 0.01
 
 
 def scan(config: Mapping[str, Any], settings: OperatorSettings, code: Path | None = None) -> OperatorReport:
@@ -50,78 +40,37 @@ def scan(config: Mapping[str, Any], settings: OperatorSettings, code: Path | Non
         capture = run_own_code(config, settings, code) if code else run_capture(config, settings)
     except process.ProcessFailed as error:
         return _nothing(settings, Verdict.INCONCLUSIVE, f"the model could not be traced: {error}")
+    except CaptureEndless as error:
+        return _nothing(settings, Verdict.INCONCLUSIVE, f"the model could not be traced: {error}")
     except CaptureUnreadable as error:
         return _nothing(settings, Verdict.FAIL, str(error))
     if capture.unsupported:
-        return _by_formulas(config, settings, capture)
-    return judge(config, settings, capture, evidence=measured_evidence(config, settings, capture))
+        return _by_formulas(config, settings, capture, capture.unsupported)
+    if capture.resembles:
+        passes = _passes(settings)
+        if why := differs(structure_or_none(config), capture, passes):
+            tried = (
+                f"transformers {capture.packages['transformers']} does not know the model type "
+                f"{config.get('model_type')!r}, and it is not taken for the {capture.resembles.model_type} that it "
+                f"resembles: {why}"
+            )
+            return _by_formulas(config, settings, capture, tried)
+    return judge(config, settings, capture, evidence=measured_evidence(settings, capture))
 
 
-def _by_formulas(config: Mapping[str, Any], settings: OperatorSettings, capture: Capture) -> OperatorReport:
+def _passes(settings: OperatorSettings) -> dict[str, tuple[int, int]]:
+    """New tokens and cached ones of each phase of the language model."""
+    return {"prefill": (settings.prompt, 0), "decode": (1, settings.context)}
+
+
+def _by_formulas(config: Mapping[str, Any], settings: OperatorSettings, capture: Capture, why: str) -> OperatorReport:
     """Of a model that the library does not know, what its family's work needs."""
     structure = structure_or_none(config)
     if structure is None:
-        reason = f"{capture.unsupported}, and no family describes it: its operators were not scanned"
+        reason = f"{why}, and no family describes it: its operators were not scanned"
         return _nothing(settings, Verdict.INCONCLUSIVE, reason)
-    needed = from_formulas(structure, settings, capture)
-    return judge(config, settings, needed, evidence=measured_evidence(config, settings, needed))
-
-
-class CaptureUnreadable(Exception):
-    """The capture ended well and left no answer, or not one that can be read."""
-
-
-def run_capture(config: Mapping[str, Any], settings: OperatorSettings) -> Capture:
-    """The capture of this model, made by a process of its own."""
-    lacking = [name for name in ("torch", "transformers") if importlib.util.find_spec(name) is None]
-    if lacking:
-        raise EvidenceMissing(
-            f"the operator scan needs {' and '.join(lacking)}, which are not installed here: "
-            "pip install 'day0[reference]'"
-        )
-    report("tracing the model")
-    return _captured(_request(config, settings))
-
-
-def run_own_code(config: Mapping[str, Any], settings: OperatorSettings, folder: Path) -> Capture:
-    """The capture of this model by the release's own code; what is registered is asked of the torch here."""
-    from tasks.operators.own_code import capture_by_code  # Docker: only where it is asked for
-
-    request = _request(config, settings)
-    found = capture_by_code(folder, request.model_copy(update={"modules": ()}))
-    if found.unsupported:
-        return found
-    here = _captured(request.model_copy(update={"registrations_of": tuple(sorted(found.registrations))}))
-    # Which kernels there are is a matter of the torch that will run the model, not of the one that traced it.
-    packages = {**found.packages, "torch": here.packages["torch"]}
-    return found.model_copy(
-        update={"registrations": here.registrations, "key_readable": here.key_readable, "packages": packages}
-    )
-
-
-def _request(config: Mapping[str, Any], settings: OperatorSettings) -> CaptureRequest:
-    return CaptureRequest(
-        config=dict(config),
-        prompt=settings.prompt,
-        context=settings.context,
-        dispatch_key=settings.operators.dispatch_key,
-        # Where the device is not here, they may be there and fail.
-        modules=settings.operators.modules if settings.hardware else (),
-        graph=settings.graph,
-    )
-
-
-def _captured(request: CaptureRequest) -> Capture:
-    """A request answered by a process of its own."""
-    with tempfile.TemporaryDirectory(prefix="day0-operators-") as folder:
-        asked, answer = Path(folder, "request.json"), Path(folder, "answer.json")
-        write_json(asked, request.to_json())
-        command = [sys.executable, "-m", "tasks.operators.capture", str(asked), str(answer)]
-        process.run(command, cwd=home.PROJECT, env=os.environ | {"HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": ""})
-        try:
-            return Capture.model_validate_json(answer.read_bytes())
-        except (OSError, ValidationError) as error:
-            raise CaptureUnreadable(f"the trace left no answer that can be read: {error}") from error
+    needed = from_formulas(structure, settings, capture, why)
+    return judge(config, settings, needed, evidence=measured_evidence(settings, needed))
 
 
 def judge(
@@ -135,7 +84,7 @@ def judge(
     device = evidence.record.hardware or "the device"
     support = support_for(settings.operators, capture, evidence.measured, device=device)
     structure = structure_or_none(config)
-    passes = {"prefill": (settings.prompt, 0), "decode": (1, settings.context)}
+    passes = _passes(settings)
     corrected = corrections(structure, capture, passes)
     phases = {
         name: ranked_phase(found, capture.before.get(name, ()), capture, support, rates).model_copy(
@@ -147,7 +96,9 @@ def judge(
     checks = [_traced(config, capture, settings, phases, rates), _covered(settings.target, phases, gaps)]
     if evidence.check is not None:
         checks.append(evidence.check)
-    if capture.read_as:
+    if capture.resembles:
+        checks.append(_resembles(capture.resembles))
+    elif capture.read_as:
         how = f"traced as a {capture.read_as}, whose class its config names"
         checks.append(_agrees(how, structure, phases, passes))
     elif capture.source == "code" and structure is not None:
@@ -172,6 +123,16 @@ def judge(
         first_token=first_token(capture.phases["prefill"], phases["prefill"]),
         graph=fused_patterns(capture.graph, settings.fused) if capture.graph else None,
     )
+
+
+def _resembles(by: Resembling) -> Check:
+    """Of a likeness that `differs` has found to hold. What the model calls itself was not seen all the same."""
+    reason = (
+        f"traced as a {by.model_type}, which it resembles: {by.because}. Its layers and parameters are the same, and "
+        f"its work is within {MOST_OFF:.0%} of its own family's formulas; what its code does otherwise with single "
+        "elements is not known: --own-code runs it"
+    )
+    return Check(name="resemblance", verdict=Verdict.INCONCLUSIVE, reason=reason)
 
 
 def _agrees(

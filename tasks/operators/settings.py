@@ -35,6 +35,8 @@ class OperatorSettings(Settings):
     """Of the target's memory, bytes per second."""
     fused: tuple[str, ...] = ()
     """Names under which configs/patterns.yaml has what the target has fused: its engines and its list."""
+    trace_limit: PositiveFloat = 600.0
+    """Seconds for tracing the model."""
     measure: bool | None = None
     """Run the operators on the target's device. None: where it is here. True: it must be."""
     measure_limit: PositiveFloat = 600.0

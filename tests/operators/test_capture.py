@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -175,8 +177,9 @@ def test_how_a_model_was_run_elsewhere_does_not_count() -> None:
 
 def test_fake_tensors_tell_the_same() -> None:
     """Where the meta device lacks a function, fake tensors stand in; they lift the constants that they are made of."""
-    from tasks.operators.capture import captured, trace
+    from tasks.operators.capture import captured
     from tasks.operators.models import describe
+    from tasks.operators.tracing import trace
 
     model, _ = describe(TINY)
     assert model is not None
@@ -194,7 +197,7 @@ def test_a_count_of_layers_that_cannot_be_is_not_built(layers: int) -> None:
 
 
 def test_registrations_tell_real_kernels_from_what_only_looks_so() -> None:
-    from tasks.operators.capture import registrations, structured_delegates
+    from tasks.operators.registrations import registrations, structured_delegates
 
     assert structured_delegates()["aten::mul.Tensor"] == "aten::mul.out"
     found = registrations({"aten::mm", "vllm::x"}, "PrivateUse1")
@@ -221,3 +224,35 @@ def test_the_command_on_an_unknown_model_type(tmp_path: Path) -> None:
     answer = json.loads(result.stdout)
     assert "'llama_5'" in answer["reason"]
     assert answer["source"] == "formulas"
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"num_hidden_layers": 10**9}, "a model of 1,000,000,000 layers is not believed"),
+        ({"model_type": "qwen3", "num_hidden_layers": 10**9}, "a model of 1,000,000,000 layers is not believed"),
+        ({"vision_config": {"depth": 10**9}}, "a model of 1,000,000,000 layers is not believed"),
+        ({"model_type": "../../etc/passwd"}, "does not know the model type '../../etc/passwd'"),
+        ({"model_type": ["llama"]}, "does not know the model type ['llama']"),
+        ({"vocab_size": 10**18}, "could not be traced"),
+        ({"hidden_size": -4}, "could not be traced"),
+        ({"num_attention_heads": 0}, "ZeroDivisionError"),
+    ],
+)
+def test_absurd_configs_are_refused_without_time_or_memory(change: dict[str, Any], said: str) -> None:
+    from tasks.operators.capture import capture
+
+    asked = CaptureRequest(config=TINY | change, prompt=8, context=8, dispatch_key="CPU")
+    assert said in (capture(asked).unsupported or "")
+
+
+def test_a_capture_takes_no_more_memory_than_it_is_given(tmp_path: Path) -> None:
+    asked = tmp_path / "request.json"
+    # Rotary frequencies are not made on the meta device.
+    config = TINY | {"head_dim": 1 << 33}
+    asked.write_text(CaptureRequest(config=config, prompt=8, context=8, dispatch_key="CPU").model_dump_json())
+    command = [sys.executable, "-m", "tasks.operators.capture", str(asked), str(tmp_path / "answer.json")]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0 or "allocate memory" in ended.stderr
+    if ended.returncode == 0:
+        assert "allocate memory" in (tmp_path / "answer.json").read_text()

@@ -28,8 +28,9 @@ def config_of(name: str) -> dict[str, Any]:
 def derived(name: str, **fields: Any) -> Any:
     config = config_of(name)
     asked = settings(listed(*sorted(operators_named())))
-    unknown = make_capture(phases={}, unsupported="transformers does not know it", **fields)
-    return from_formulas(structure_of(config, name), asked, unknown), config, asked
+    unknown = make_capture(phases={}, **fields)
+    why = "transformers does not know it"
+    return from_formulas(structure_of(config, name), asked, unknown, why), config, asked
 
 
 def test_every_class_of_work_and_kind_of_attention_has_its_operators() -> None:

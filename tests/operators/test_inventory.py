@@ -90,7 +90,7 @@ def test_a_vision_tower_that_cannot_be_traced_is_said(monkeypatch: pytest.Monkey
     def unknown(tower: Any) -> Any:
         raise TypeError("forward() missing 1 required positional argument: 'new'")
 
-    monkeypatch.setattr("tasks.operators.capture.image_inputs", unknown)
+    monkeypatch.setattr("tasks.operators.tracing.image_inputs", unknown)
     found = ask("Qwen__Qwen3-VL-2B-Instruct")
     assert set(found.phases) == {"prefill", "decode"}
     assert any("vision tower could not be traced (TypeError: forward() missing" in note for note in found.notes)

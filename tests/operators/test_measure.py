@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from day0.errors import EvidenceMissing
-from tasks.operators.measure import Measurement, measure
+from tasks.operators.measure import CONTEXT, PROMPT, Measurement, measure
+from tasks.operators.records import Capture, CaptureRequest, WrittenCall
 from tasks.operators.simulated.faults import Faults
 
 CONFIG: dict[str, Any] = {
@@ -28,10 +30,17 @@ CONFIG: dict[str, Any] = {
 SIMULATED = "tasks.operators.simulated.start"
 
 
+def captured(config: dict[str, Any] = CONFIG, **fields: Any) -> Capture:
+    from tasks.operators.capture import capture  # torch: only where these tests run
+
+    asked = {"prompt": 8, "context": 8, "dispatch_key": "CPU", "calls_at": (PROMPT, CONTEXT), **fields}
+    return capture(CaptureRequest(config=config, **asked))
+
+
 def on_simulated(folder: Path, **faults: Any) -> Measurement:
     file = folder / "faults.json"
     file.write_text(json.dumps(Faults.model_validate(faults).to_json()))
-    return measure(CONFIG, "simulated", modules=(SIMULATED,), env={"DAY0_SIMULATED": str(file)}, most_seconds=10)
+    return measure(captured(), "simulated", modules=(SIMULATED,), env={"DAY0_SIMULATED": str(file)}, most_seconds=10)
 
 
 @pytest.fixture(scope="module")
@@ -85,29 +94,74 @@ def test_the_cpu_has_all_operators_of_a_mixture_of_experts_too() -> None:
         "head_dim": 16,
         "decoder_sparse_step": 1,
     }
-    found = measure(config, "cpu").measured
+    found = measure(captured(config), "cpu").measured
     assert {"aten::_grouped_mm", "aten::topk"} <= set(found)
     assert [m for m in found.values() if not m.works or m.wrong or m.falls_back] == []
+
+
+VLM = {
+    "model_type": "qwen3_vl",
+    "text_config": CONFIG
+    | {"model_type": "qwen3_vl_text", "head_dim": 16, "rope_scaling": {"mrope_section": [4, 2, 2]}},
+    "vision_config": {
+        "model_type": "qwen3_vl", "depth": 2, "hidden_size": 64, "intermediate_size": 96, "num_heads": 2,
+        "out_hidden_size": 64, "patch_size": 4, "deepstack_visual_indexes": [0], "num_position_embeddings": 64,
+    },
+}  # fmt: skip
+
+
+@pytest.mark.reference
+def test_a_vision_tower_is_measured_too(tmp_path: Path) -> None:
+    capture = captured(VLM)
+    tower = {o.name for o in capture.phases["vision"]} - {o.name for o in capture.phases["prefill"]}
+    assert {"aten::native_layer_norm", "aten::convolution"} <= tower
+    file = tmp_path / "faults.json"
+    faults = Faults.model_validate({"wrong": {"aten::native_layer_norm": "scaled"}, "missing": ["aten::gelu.*"]})
+    file.write_text(json.dumps(faults.to_json()))
+    found = measure(capture, "simulated", modules=(SIMULATED,), env={"DAY0_SIMULATED": str(file)})
+    assert found.measured["aten::native_layer_norm"].wrong
+    assert not found.measured["aten::gelu"].works
+    assert tower - set(found.measured) == set(found.unmeasured) & tower
+
+
+OWN = Path(__file__).parents[1] / "data/own-code"
+
+
+@pytest.mark.reference
+def test_what_a_release_s_own_code_calls_is_measured_without_that_code(tmp_path: Path) -> None:
+    release = tmp_path / "release"
+    shutil.copytree(OWN, release)
+    code = release / "modeling_own.py"
+    begin, end = "        # What code that is not trusted", "    def forward(self, input_ids"
+    text = code.read_text()
+    code.write_text(text[: text.index(begin)] + "\n" + text[text.index(end) :])
+    capture = captured(json.loads((OWN / "config.json").read_text()), code=str(release))
+    shutil.rmtree(release)
+    found = measure(capture, "cpu")
+    assert capture.source == "code"
+    assert {"aten::sin", "aten::addmm", "aten::view"} <= set(found.measured)
+    assert [name for name, its in found.measured.items() if not its.works] == []
 
 
 @pytest.mark.reference
 def test_nothing_measured_is_no_evidence() -> None:
     with pytest.raises(EvidenceMissing, match=r"cannot be measured on simulated: .*device"):
-        measure(CONFIG, "simulated")
-    with pytest.raises(EvidenceMissing, match="does not know the model type 'unheard-of'"):
-        measure({"model_type": "unheard-of"}, "cpu")
+        measure(captured(), "simulated")
+    with pytest.raises(EvidenceMissing, match="not measured on cpu: no call of one was recorded"):
+        measure(Capture(), "cpu")
 
 
 def test_a_package_that_is_not_there_is_named() -> None:
     with pytest.raises(EvidenceMissing, match="torch_nothing not installed here"):
-        measure(CONFIG, "npu", modules=("torch_nothing",))
+        measure(Capture(calls=(WrittenCall(overload="aten::mm"),)), "npu", modules=("torch_nothing",))
 
 
 @pytest.mark.reference
 def test_large_operands_are_cut_where_the_call_stays_right() -> None:
     import torch
 
-    from tasks.operators.calls import MOST_ELEMENTS, Call, cut, specs
+    from tasks.operators.calls import Call, specs
+    from tasks.operators.cutting import MOST_ELEMENTS, cut
     from tasks.operators.records import TensorSpec
 
     def call(operator: Any, *shapes: tuple[int, ...]) -> Call:

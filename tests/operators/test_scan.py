@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +13,6 @@ from day0 import process
 from day0.deadline import Deadline
 from day0.errors import StageTimeout
 from day0.verdict import Verdict
-from tasks.operators import scan as scan_module
 from tasks.operators.scan import judge, scan
 from tests.operators.captures import ATTENTION, captured, dispatcher, listed, make_capture, settings
 
@@ -86,7 +86,7 @@ def test_a_capture_of_nothing_fails(phases: dict[str, object]) -> None:
 @pytest.fixture
 def child(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
     """Put a Python program in the place of the capture process."""
-    monkeypatch.setattr(scan_module.importlib.util, "find_spec", lambda name: name)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: name)
     run = process.run
 
     def use(program: str) -> None:
