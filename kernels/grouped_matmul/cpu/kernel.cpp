@@ -1,6 +1,6 @@
 // Products of runs of rows with experts' weights for the CPU.
 
-#include "arguments.h"
+#include "work.h"
 
 #define DAY0_LOOPS "../../grouped_matmul/cpu/loops.h"
 #define DAY0_WITH_BF16
@@ -19,17 +19,40 @@ Tensor checked_scale(const char* name, const Tensor& scale, const std::vector<in
   return torch::stable::contiguous(scale);
 }
 
+// Rows of an expert from which packing them pays. A vector's products take the same time however many of its sixteen lanes are rows; against
+// that, FP8 is converted once for all packed rows, and for four at a time of those that are not.
+constexpr int64_t kPackedFrom = 17, kPackedFromOfFp8 = 5;
+
+// Whether there is a packed way for the types: with dot products of bfloat16, over pairs of numbers that have one scale.
+template <typename T>
+bool packs(int64_t inner, bool scaled, int64_t block_columns) {
+  return std::is_same_v<T, BFloat16> && instruction_set() == InstructionSet::avx512_bf16 && inner >= 32 &&
+         (!scaled || block_columns >= inner || (block_columns >= 32 && block_columns % 2 == 0));
+}
+
+// `ends` of each expert's rows; those past the last are of none.
 template <typename T, typename W>
-void run(Grouped<T, W>& of, const std::vector<int64_t>& begins, const std::vector<int64_t>& ends, const std::vector<int64_t>& experts, int64_t rows) {
-  of.begins = begins.data();
-  of.ends = ends.data();
-  of.experts = experts.data();
-  of.used = static_cast<int64_t>(experts.size());
-  const int64_t owned = experts.empty() ? 0 : ends.back();
-  std::memset(static_cast<void*>(of.out + owned * of.columns), 0, static_cast<size_t>((rows - owned) * of.columns) * sizeof(T));
+void run(const Grouped<T, W>& of, const std::vector<int64_t>& ends, int64_t rows) {
+  const bool scaled = of.weight_scale != nullptr;
+  Work work{!packs<T>(of.inner, scaled, of.block_columns) ? rows + 1 : scaled ? kPackedFromOfFp8 : kPackedFrom};
+  int64_t top = 0;
+  for (size_t expert = 0; expert < ends.size(); ++expert) {
+    if (ends[expert] > top) {
+      work.add(static_cast<int64_t>(expert), top, ends[expert] - top, of.columns);
+      top = ends[expert];
+    }
+  }
+  std::memset(static_cast<void*>(of.out + top * of.columns), 0, static_cast<size_t>((rows - top) * of.columns) * sizeof(T));
+  const int64_t count = static_cast<int64_t>(work.pieces.size());
+  const int64_t worth = count * kDirectColumns * of.inner / 16384 + 1;  // as parallel() of operator.h counts: threads that save more than they cost
+  const int64_t threads = std::min<int64_t>(torch::stable::get_num_threads(), worth);
+  const Share share(count, threads);
   const auto loops = DAY0_SELECT_BF16(pieces<T, W>);
-  const int64_t blocks = (of.columns + kColumns - 1) / kColumns;
-  parallel(blocks * of.used, kColumns * of.inner, [&](int64_t begin, int64_t end) { loops(of, begin, end); });
+  torch::stable::parallel_for(0, threads, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t thread = begin; thread < end; ++thread) {
+      loops(of, work, share, thread);
+    }
+  });
 }
 
 void grouped_matmul_out(Tensor x, Tensor weight, Tensor ends, std::optional<Tensor> x_scale, std::optional<Tensor> weight_scale, int64_t block_rows, int64_t block_columns,
@@ -58,25 +81,21 @@ void grouped_matmul_out(Tensor x, Tensor weight, Tensor ends, std::optional<Tens
   }
   x = with_rows(x);
   weight = with_rows(weight);
-  std::vector<int64_t> used, begins, lasts;
+  std::vector<int64_t> lasts;
   int64_t begin = 0;
   const int32_t* end_of = static_cast<const int32_t*>(ends.data_ptr());
   for (int64_t expert = 0; expert < experts; ++expert) {
     const int64_t end = end_of[expert * ends.stride(0)];
     STD_TORCH_CHECK(end >= begin && end <= rows, kOp, ": ends must rise to at most ", rows, " rows, got ", end, " after ", begin, " at expert ", expert);
-    if (end > begin) {
-      used.push_back(expert);
-      begins.push_back(begin);
-      lasts.push_back(end);
-    }
+    lasts.push_back(end);
     begin = end;
   }
   const auto multiply = [&]<typename T, typename W>(const T*, const W*) {
-    Grouped<T, W> of{
+    const Grouped<T, W> of{
         static_cast<const T*>(x.data_ptr()), static_cast<const W*>(weight.data_ptr()), x_scale ? static_cast<const float*>(x_scale->data_ptr()) : nullptr,
-        weight_scale ? static_cast<const float*>(weight_scale->data_ptr()) : nullptr, static_cast<T*>(out.data_ptr()), nullptr, nullptr, nullptr, 0,
+        weight_scale ? static_cast<const float*>(weight_scale->data_ptr()) : nullptr, static_cast<T*>(out.data_ptr()),
         columns, inner, x.stride(0), weight.stride(0), weight.stride(1), block_rows, block_columns};
-    run(of, begins, lasts, used, rows);
+    run(of, lasts, rows);
   };
   if (out.numel() == 0) {
     return;

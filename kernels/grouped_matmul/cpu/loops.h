@@ -1,179 +1,37 @@
-// Pieces of a grouped product, for one instruction set. A tile of rows by columns is in registers as vectors of partial sums along the inner
-// dimension, which is contiguous in both operands, so nothing is packed or transposed; their lanes are added at the end. With scales a
-// block's sums are in registers of their own before they are scaled.
+// The pieces of a grouped product, for one instruction set.
 
-// The registers that a tile may take.
-constexpr int kTileColumns = DAY0_VECTORS == 512 ? 4 : 2;
-constexpr int kTileRows = DAY0_VECTORS == 512 ? 6 : 2;
-constexpr int kScaledColumns = 2;
-constexpr int kScaledRows = DAY0_VECTORS == 512 ? 4 : 2;
+#include "direct.h"
+#if defined(DAY0_BF16)
+#include "packed.h"
+#endif
 
-template <int rows, int columns, typename T, typename W>
-DAY0_INLINE void step(const T* const* x, const W* const* weight, int64_t k, int64_t left, F32* into) {
-  decltype(operand<T>(weight[0], 0)) wide[columns];
-#pragma GCC unroll 4
-  for (int column = 0; column < columns; ++column) {
-    wide[column] = operand<T>(weight[column] + k, left);
-    __builtin_prefetch(reinterpret_cast<const char*>(weight[column] + k) + 1024);
-  }
-#pragma GCC unroll 6
-  for (int row = 0; row < rows; ++row) {
-    const auto tall = operand<T>(x[row] + k, left);
-#pragma GCC unroll 4
-    for (int column = 0; column < columns; ++column) {
-      into[row * columns + column] = multiply(tall, wide[column], into[row * columns + column]);
-    }
-  }
-}
-
-template <int rows, int columns, typename T, typename W>
-DAY0_INLINE void span(const T* const* x, const W* const* weight, int64_t begin, int64_t end, F32* into) {
-  int64_t k = begin;
-  for (; k + kStep<T> <= end; k += kStep<T>) {
-    step<rows, columns>(x, weight, k, kStep<T>, into);
-  }
-  if (k < end) {
-    step<rows, columns>(x, weight, k, end - k, into);
-  }
-}
-
-// Adds to result[row * kColumns + column] the products over [begin, end) of the inner dimension; `begin` is a block's.
-template <int rows, int columns, bool scaled, typename T, typename W>
-void tile(const T* const* x, const W* const* weight, const float* const* x_scale, const float* const* weight_scale, int64_t block,
-          int64_t begin, int64_t end, float* result) {
-  constexpr int count = rows * columns, padded = (count + kLanes - 1) / kLanes * kLanes;
-  F32 total[padded];
-#pragma GCC unroll 32
-  for (int i = 0; i < padded; ++i) {
-    total[i] = set(0.0f);
-  }
-  if constexpr (scaled) {
-    for (int64_t from = begin; from < end; from += block) {
-      F32 own[count];
-#pragma GCC unroll 32
-      for (int i = 0; i < count; ++i) {
-        own[i] = set(0.0f);
-      }
-      const int64_t until = std::min(from + block, end);
-      span<rows, columns>(x, weight, from, until, own);
-      if (until - from < kStep<T>) {
-        // Lanes past the end of so short a block hold zeros, which an infinite scale would make NaN: each lane gets its share of the sum.
-#pragma GCC unroll 32
-        for (int i = 0; i < count; ++i) {
-          own[i] = set(sum(own[i]) * (1.0f / kLanes));
-        }
-      }
-#pragma GCC unroll 4
-      for (int row = 0; row < rows; ++row) {
-        const float by_row = x_scale[row] ? x_scale[row][from / block] : 1.0f;
-#pragma GCC unroll 4
-        for (int column = 0; column < columns; ++column) {
-          const F32 scale = set(weight_scale[column][from / block] * by_row);
-          total[row * columns + column] = fma(own[row * columns + column], scale, total[row * columns + column]);
-        }
-      }
-    }
-  } else {
-    span<rows, columns>(x, weight, begin, end, total);
-  }
-#pragma GCC unroll 2
-  for (int first = 0; first < padded; first += kLanes) {
-    alignas(64) float each[kLanes];
-    store(each, sums(total + first));
-    for (int i = 0; i < kLanes && first + i < count; ++i) {
-      result[(first + i) / columns * kColumns + (first + i) % columns] += each[i];
-    }
-  }
-}
-
-// Rows of a tile by up to kColumns columns. Past the last column one is computed again, and not kept.
-template <int rows, bool scaled, typename T, typename W>
-DAY0_INLINE void tile_row(const T* const* x, const float* const* x_scale, const W* weight, int64_t weight_stride, const float* const* weight_scale,
-                          int64_t columns, int64_t block, int64_t begin, int64_t end, float* result) {
-  constexpr int width = scaled ? kScaledColumns : kTileColumns;
-  for (int64_t column = 0; column < columns; column += width) {
-    const W* weights[width];
-    for (int i = 0; i < width; ++i) {
-      weights[i] = weight + std::min(column + i, columns - 1) * weight_stride;
-    }
-    tile<rows, width, scaled>(x, weights, x_scale, weight_scale + column, block, begin, end, result + column);
-  }
-}
-
-// All rows, in tiles of the most that the registers hold; the last tile may hold a row twice.
-template <bool scaled, typename T, typename W, typename V>
-DAY0_INLINE void all_rows(const Grouped<T, W>& of, int64_t top, int64_t rows, const V* weight, int64_t weight_stride, const float* const* weight_scale,
-                          int64_t columns, int64_t begin, int64_t end, float* result) {
-  constexpr int most = scaled ? kScaledRows : kTileRows;
-  for (int64_t row = 0; row < rows; row += most) {
-    const T* x[most];
-    const float* x_scale[most];
-    for (int i = 0; i < most; ++i) {
-      const int64_t at = top + std::min(row + i, rows - 1);
-      x[i] = of.x + at * of.x_stride;
-      x_scale[i] = of.x_scale ? of.x_scale + at * of.across() : nullptr;
-    }
-    float* const into = result + row * kColumns;
-    if (rows - row > 2) {
-      tile_row<most, scaled>(x, x_scale, weight, weight_stride, weight_scale, columns, of.block_columns, begin, end, into);
-    } else {
-      tile_row<2, scaled>(x, x_scale, weight, weight_stride, weight_scale, columns, of.block_columns, begin, end, into);
-    }
-  }
-}
-
-// All rows of one expert by kColumns columns of the result, from `first` on.
-template <bool scaled, typename T, typename W>
-void piece(const Grouped<T, W>& of, int64_t used, int64_t first, float* result, T* converted) {
-  const int64_t expert = of.experts[used], top = of.begins[used], rows = of.ends[used] - top;
-  const int64_t columns = std::min(kColumns, of.columns - first);
-  const W* const weight = of.weight + expert * of.expert_stride + first * of.row_stride;
-  std::memset(result, 0, static_cast<size_t>((rows + kTileRows) * kColumns) * sizeof(float));
-  const float* weight_scale[kColumns + kTileColumns] = {};
-  for (int64_t column = 0; scaled && column < kColumns + kTileColumns; ++column) {
-    const int64_t row = first + std::min(column, columns - 1);
-    weight_scale[column] = of.weight_scale + (expert * of.down() + row / of.block_rows) * of.across();
-  }
-  if (rows <= (scaled ? kScaledRows : kTileRows)) {
-    // A few rows: along the whole inner dimension, the weight straight from memory.
-    all_rows<scaled>(of, top, rows, weight, of.row_stride, weight_scale, columns, 0, of.inner, result);
-  } else {
-    // Many: by parts that stay in the caches, FP8 converted once for all rows.
-    const int64_t part = scaled ? std::max<int64_t>(1, 1024 / of.block_columns) * of.block_columns : 1024;
-    for (int64_t begin = 0; begin < of.inner; begin += part) {
-      const int64_t end = std::min(begin + part, of.inner);
-      if constexpr (std::is_same_v<T, W>) {
-        all_rows<scaled>(of, top, rows, weight, of.row_stride, weight_scale, columns, begin, end, result);
-      } else {
-        for (int64_t column = 0; column < columns; ++column) {
-          for (int64_t k = begin; k < end; k += kLanes) {
-            store(converted + column * part + k - begin, load(weight + column * of.row_stride + k, end - k), end - k, Write::cached);
-          }
-        }
-        all_rows<scaled>(of, top, rows, static_cast<const T*>(converted) - begin, part, weight_scale, columns, begin, end, result);
-      }
-    }
-  }
-  for (int64_t row = 0; row < rows; ++row) {
-    T* const out = of.out + (top + row) * of.columns + first;
-    for (int64_t column = 0; column < columns; column += kLanes) {
-      store(out + column, load(result + row * kColumns + column), columns - column, Write::cached);
-    }
-  }
-}
-
-// A range over all pieces: for each kColumns columns of the result, all experts in turn, so that threads share evenly whatever each has.
+// All pieces that a thread can get.
 template <typename T, typename W>
-void pieces(const Grouped<T, W>& of, int64_t begin, int64_t end) {
-  int64_t most = 0;
-  for (int64_t used = 0; used < of.used; ++used) {
-    most = std::max(most, of.ends[used] - of.begins[used]);
+void pieces(const Grouped<T, W>& of, const Work& work, const Share& share, int64_t thread) {
+  constexpr bool scaled = !std::is_same_v<T, W>;
+  float* const result = static_cast<float*>(std::malloc(static_cast<size_t>((work.most_direct + kDirectTileRows) * kDirectColumns) * sizeof(float)));
+  T* const converted = static_cast<T*>(scaled ? std::malloc(static_cast<size_t>(direct_part(of) * kDirectColumns) * sizeof(T)) : nullptr);
+#if defined(DAY0_BF16)
+  Scratch scratch{};
+  if constexpr (kDot<T>) {
+    scratch = work.most_packed > 0 ? scratch_of(of, work.most_packed) : scratch;
   }
-  float* const result = static_cast<float*>(std::malloc(static_cast<size_t>((most + kTileRows) * kColumns) * sizeof(float)));
-  T* const converted = static_cast<T*>(std::malloc(static_cast<size_t>(std::max<int64_t>(1024, of.block_columns) * kColumns) * sizeof(T)));
-  for (int64_t i = begin; i < end; ++i) {
-    piece<!std::is_same_v<T, W>>(of, i % of.used, i / of.used * kColumns, result, converted);
+#endif
+  for (int64_t i = share.take(thread); i >= 0; i = share.take(thread)) {
+    const Piece& piece = work.pieces[static_cast<size_t>(i)];
+#if defined(DAY0_BF16)
+    if constexpr (kDot<T>) {
+      if (piece.packed) {
+        packed_piece(of, piece, scratch);
+        continue;
+      }
+    }
+#endif
+    direct_piece<scaled>(of, piece, result, converted);
   }
+#if defined(DAY0_BF16)
+  release(scratch);
+#endif
   std::free(result);
   std::free(converted);
 }
