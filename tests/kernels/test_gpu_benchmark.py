@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -15,6 +17,7 @@ from benchmarks import gpu_kernels
 from benchmarks.gpu_kernels import Run
 from benchmarks.gpu_kernels_table import HEAD
 from day0 import process
+from day0.home import PROJECT
 from day0.process import ProcessFailed, TimedOut
 
 KERNELS = ("fused_add_rms_norm", "rotary", "gated_activation", "kv_cache_write")
@@ -148,3 +151,20 @@ def test_rows_begin_with_those_that_have_limits() -> None:
     assert [row["kernel"] for row in rows[:5]] == [
         "router_topk", "router_topk", "paged_decode_attention", "paged_decode_attention", "grouped_matmul",
     ]  # fmt: skip
+
+
+@pytest.mark.reference
+@pytest.mark.triton
+def test_a_rehearsal_goes_all_the_way(kernels_home: Path, tmp_path: Path) -> None:
+    """Acceptance of each dtype, the rows' process and the table, by Triton's interpreter."""
+    command = [sys.executable, "-m", "benchmarks.gpu_kernels", "--rehearse", "--minutes", "15", "--kernels", "rotary"]
+    done = subprocess.run(
+        [*command, "--json", str(tmp_path / "told.json")], cwd=PROJECT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    told = json.loads((tmp_path / "told.json").read_text())
+    assert told["accepted"]["rotary for triton"] == "accepted"
+    assert [(result["backend"], result["accepted"], result["reason"]) for result in told["results"]] == [
+        ("triton", True, "")
+    ] * 3
+    assert "REHEARSAL: the flow ran to its end" in done.stdout
