@@ -10,10 +10,10 @@ def reference(
 ) -> tuple[torch.Tensor]:
     """codes (…, rows, columns), float8_e4m3fn, times scales (…, blocks down, blocks across), float32, as `dtype`.
 
-    Blocks at the lower and right edges may be smaller. With codes and scales in float64 the result is in float64.
+    Blocks at the lower and right edges may be smaller. With scales in float64 the result is in float64.
     """
     wide = torch.promote_types(scales.dtype, torch.float32)
     rows, columns = codes.shape[-2:]
     spread = scales.to(wide).repeat_interleave(block_rows, dim=-2).repeat_interleave(block_columns, dim=-1)
     product = codes.to(wide) * spread[..., :rows, :columns]
-    return (product if codes.dtype == torch.float64 else product.to(dtype),)
+    return (product if wide == torch.float64 else product.to(dtype),)

@@ -21,9 +21,10 @@ def reference(
     Expert e has the rows from ends[e - 1] to ends[e], int32, as torch._grouped_mm counts them; rows past the last end
     give zeros. An FP8 weight (float8_e4m3fn) has a float32 scale for each block of `block_rows` by `block_columns`,
     (experts, blocks down, blocks across). x is of `dtype`, or, with an FP8 weight, FP8 itself with a float32 scale for
-    each `block_columns` numbers of a row. With float64 arguments the result is in float64.
+    each `block_columns` numbers of a row. With any argument in float64 the result is in float64.
     """
-    wide = torch.float64 if torch.float64 in (x.dtype, weight.dtype) else torch.float32
+    floating = [tensor.dtype for tensor in (x, weight, x_scale, weight_scale) if tensor is not None]
+    wide = torch.float64 if torch.float64 in floating else torch.float32
     result = torch.float64 if wide == torch.float64 else dtype
     rows, columns, inner = x.shape[0], weight.shape[1], x.shape[1]
     full = x.to(wide)

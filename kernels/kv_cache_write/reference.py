@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 #: The largest float8_e4m3fn.
@@ -24,6 +26,24 @@ def reference(
     the cache is float8_e4m3fn and holds key / scale, within ±448; without, it has the keys' dtype.
     """
     return _written(key, key_cache, slots, key_scale), _written(value, value_cache, slots, value_scale)
+
+
+def comparable(args: tuple[Any, ...], outputs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+    """FP8: how far codes are from the quotients, and from what the cache held where nothing is written, which is the
+    same on both sides of a tie. Copies: their bits, every NaN the same.
+    """
+    key, value, key_cache, value_cache, slots, key_scale, value_scale = args
+    found = []
+    for new, cache, scale, output in (
+        (key, key_cache, key_scale, outputs[0]),
+        (value, value_cache, value_scale, outputs[1]),
+    ):
+        if scale is None:
+            whole = {2: torch.int16, 4: torch.int32, 8: torch.int64}[output.dtype.itemsize]
+            found.append(output.masked_fill(output.isnan(), torch.nan).contiguous().view(whole))
+        else:
+            found.append((output.double() - _written(new, cache.double(), slots, scale)).abs())
+    return tuple(found)
 
 
 def _written(new: torch.Tensor, cache: torch.Tensor, slots: torch.Tensor, scale: torch.Tensor | None) -> torch.Tensor:

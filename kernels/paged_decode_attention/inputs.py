@@ -21,7 +21,7 @@ CASES: list[dict[str, Any]] = [
     _case(3, 1023, 32, 8, 128, note="Llama 3 8B"),
     _case(3, 700, 32, 8, 128, fp8=True, note="FP8 cache"),
     _case(2, 300, 14, 2, 64, fp8=True, by_head=True, block_size=32, note="Qwen2.5-0.5B, a scale for each head"),
-    _case(2, 900, 16, 8, 256, window=512, soft_cap=50.0, note="Gemma 2 9B, a local layer"),
+    _case(2, 900, 16, 8, 256, window=512, soft_cap=50.0, spread=4.0, note="Gemma 2 9B, a local layer"),
     _case(2, 257, 64, 8, 64, window=128, note="gpt-oss"),
     _case(1, 3000, 128, 4, 192, value_size=128, note="32 query heads for each"),
     _case(4, 40, 8, 2, 128, empty=True, note="sequences of no length"),
@@ -37,7 +37,9 @@ CASES: list[dict[str, Any]] = [
 def make(case: dict[str, Any], dtype: torch.dtype, generator: torch.Generator, device: str) -> tuple[Any, ...]:
     """(query, key_cache, value_cache, block_table, lengths, scale, soft_cap, window, key_scale, value_scale).
 
-    The first sequence has the full length, the others in benchmarks too and else any; blocks lie in any order.
+    Scores are normal, of the standard deviation `spread`: where there is a soft cap some come near it, and what they
+    are rounded to shows. The first sequence has the full length, the others in benchmarks too and else any; blocks lie
+    in any order.
     """
     sequences, length, heads, block = case["sequences"], case["length"], case["heads"], case["block_size"]
 
@@ -47,7 +49,7 @@ def make(case: dict[str, Any], dtype: torch.dtype, generator: torch.Generator, d
     across = -(-length // block)
     blocks = sequences * across + 1
     cached = torch.float8_e4m3fn if case["fp8"] else dtype
-    query = normal(sequences, case["query_heads"], case["key_size"]).to(dtype)
+    query = (case.get("spread", 1.0) * normal(sequences, case["query_heads"], case["key_size"])).to(dtype)
     caches = [normal(blocks, block, heads, case[size]).to(cached) for size in ("key_size", "value_size")]
     order = torch.randperm(blocks, generator=generator, device=device)[: sequences * across]
     table = order.reshape(sequences, across).to(torch.int32)

@@ -32,21 +32,21 @@ def reference(
     blocks = block_table.long()
 
     def gathered(cache: torch.Tensor, by: torch.Tensor | None) -> torch.Tensor:
-        rows = cache.to(wide)[blocks].reshape(sequences, tokens, heads, cache.shape[-1])
-        rows = rows if by is None else rows * by.to(wide).reshape(-1, 1)
-        return rows.repeat_interleave(query_heads // heads, dim=2)
+        rows = cache[blocks].to(wide).reshape(sequences, tokens, heads, cache.shape[-1])
+        return rows if by is None else rows * by.to(wide).reshape(-1, 1)
 
     at = torch.arange(tokens, device=query.device)
     seen = at < lengths[:, None]
     if window is not None:
         seen = seen & (at >= lengths[:, None] - window)
-    scores = torch.einsum("shd,sthd->sht", query.to(wide), gathered(key_cache, key_scale)) * scale
+    asked = query.to(wide).unflatten(1, (heads, query_heads // heads))
+    scores = torch.einsum("shgd,sthd->shgt", asked, gathered(key_cache, key_scale)) * scale
     if soft_cap is not None:
         scores = soft_cap * torch.tanh(scores / soft_cap)
-    weights = scores.masked_fill(~seen[:, None], -torch.inf).softmax(dim=-1)
+    weights = scores.masked_fill(~seen[:, None, None], -torch.inf).softmax(dim=-1)
     # What lies in unseen slots counts for nothing, were it a NaN.
     values = gathered(value_cache, value_scale).masked_fill(~seen[:, :, None, None], 0)
-    out = torch.einsum("sht,sthd->shd", weights, values)
+    out = torch.einsum("shgt,sthd->shgd", weights, values).flatten(1, 2)
     return (out.masked_fill((lengths == 0)[:, None, None], 0).to(query.dtype),)
 
 

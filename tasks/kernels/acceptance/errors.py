@@ -40,8 +40,16 @@ class Sums:
     """The largest error of a case in those of the framework, as `max_ratio` limits it."""
     worst_mean: float = 0.0
     """The same of the mean error, as `ratio` limits it."""
+    shares: dict[str, float] = field(default_factory=dict)
+    """By check (`largest`, `mean`, `lean`), the most that was found of what is allowed: more than 1 is a fault."""
 
-    def report(self) -> dict[str, float | int | None]:
+    def share(self, check: str, found: float, allowed: float) -> bool:
+        """Note how much of what is allowed was found; whether it is more."""
+        part = found / allowed if allowed else math.inf if found else 0.0
+        self.shares[check] = max(self.shares.get(check, 0.0), part)
+        return found > allowed
+
+    def report(self) -> dict[str, Any]:
         count = max(1, self.count)
         return {
             "elements": self.count,
@@ -52,6 +60,7 @@ class Sums:
             "ratio": self.candidate / self.framework if self.framework else None,
             "worst_ratio": self.worst_mean,
             "worst_max_ratio": self.worst,
+            "shares": self.shares,
         }
 
 
@@ -71,8 +80,10 @@ class Judge:
             if not ours.is_floating_point() or not ours.numel():
                 continue
             error, finite = _error(ours, exact), _finite(ours, exact)
-            found = float(error[finite].max()) / _unit(exact[finite], ours.dtype) if finite.any() else 0.0
-            self.scale_error[number] = max(self.scale_error.get(number, 0.0), found)
+            # Results that are zero, or less than their error, have no last place that it could be told in.
+            if finite.any() and float(error[finite].max()) < float(exact[finite].abs().max()):
+                found = float(error[finite].max()) / _unit(exact[finite], ours.dtype)
+                self.scale_error[number] = max(self.scale_error.get(number, 0.0), found)
 
     def compare(
         self,
@@ -123,10 +134,10 @@ class Judge:
         sums = self.sums.setdefault(number, Sums())
         if base:
             sums.worst = max(sums.worst, (float(error.max()) - self.tolerance.atol) / base)
-        if float(error.max()) > allowed:
+        if sums.share("largest", float(error.max()), allowed):
             first = int((error > allowed).reshape(-1).nonzero()[0])
             wrong = int((error > allowed).sum())
-            raise Fault(
+            self.reject(
                 "error",
                 f"{place} at {index_of(first, got.shape)} is {_at(got, first):.9g} and float64 says "
                 f"{_at(exact, first):.9g}: an error of {_at(error, first):.3g} where {allowed:.3g} is allowed; "
@@ -172,8 +183,8 @@ class Judge:
         if own:
             sums.worst_mean = max(sums.worst_mean, (error / count - self.tolerance.atol) / (slack * own / count))
         # Where the framework was exact by chance, or is by nature, the largest error has been judged already.
-        if own and error / count > allowed:
-            raise Fault(
+        if own and sums.share("mean", error / count, allowed):
+            self.reject(
                 "error",
                 f"{place}: the mean error is {error / count:.3g}, {error / own:.2f} times the framework's "
                 f"{own / count:.3g}, where {self.tolerance.ratio:g} times is allowed",
@@ -194,13 +205,17 @@ class Judge:
             rms = math.sqrt(sums.squares / sums.count)
             # A rounding error is spread evenly, so its mean is sqrt(3)/2 of the root of its mean square.
             allowed = abs(sums.framework_lean) / sums.count + (_LEAN + _SIGMAS / math.sqrt(sums.count)) * rms
-            if lean > allowed:
+            if sums.share("lean", lean, allowed):
                 side = "away from" if sums.lean > 0 else "toward"
-                raise Fault(
+                self.reject(
                     "bias",
                     f"{place}: results lean {side} zero by {lean / rms:.2f} of their error's root mean square, where "
                     f"{allowed / rms:.2f} is allowed: they are not rounded to nearest",
                 )
+
+    def reject(self, kind: str, detail: str) -> None:
+        """Raises Fault. A measurement, which wants every case's numbers, replaces it."""
+        raise Fault(kind, detail)
 
     def report(self) -> dict[str, Any]:
         return {f"output {number}": sums.report() for number, sums in sorted(self.sums.items())}
