@@ -1,26 +1,28 @@
 """How far honest and wrong implementations are from float64: what the tolerances of each kernel.yaml rest on.
 
-    python -m benchmarks.tolerances [--seeds 1000] [--seconds 60] [--dtype float32] [--variants] [KERNEL...]
+    python -m benchmarks.tolerances [--seeds 20] [--seconds 60] [--dtype float32] [--without-cpu] [KERNEL...]
 
-Honest are our C++ kernels with each instruction set, which sum in other orders and approximate functions;
-with `--variants` the twelve honest differences of residual + RMSNorm in tests/kernels/faults. Wrong are the reference
-with its results cut off toward zero or, in float32, with arguments of TF32's ten bits of fraction or bfloat16's seven;
-with `--variants` the planted faults of rounding and accumulation. Prints JSON: of each kernel, dtype and implementation
-the seeds, the largest ratio of mean and of largest errors beside what kernel.yaml allows, and how many
-seeds were rejected by that. Exit code 1 where an honest one was or a wrong one was not. Needs a C++ compiler.
+Honest are our C++ kernels with each instruction set, and what tests/kernels/variants calls so: other orders of
+summation, fused or rounded intermediates, approximate functions. Wrong are those that it calls so: narrow accumulation,
+truncation, steps left out. A seed is one acceptance: every case is drawn several times, and judged as acceptance does.
+
+Prints a table, and JSON: of each kernel, dtype and implementation the seeds; the least and the most of the ratios
+that `ratio` and `max_ratio` limit, over seeds; of each check (`largest`, `mean`, `lean`, `exact`) the least and the
+most share of what is allowed, where more than 1 is rejected; and how many seeds were rejected. Exit code 1 where an
+honest one was or a wrong one was not. Needs a C++ compiler, but with --without-cpu.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
+import math
 import sys
-import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
+from functools import partial
+from importlib import import_module
 from typing import Any
 
 import torch
@@ -30,196 +32,213 @@ from tasks.kernels.acceptance.errors import Judge
 from tasks.kernels.acceptance.faults import Fault
 from tasks.kernels.acceptance.subject import Tensors, widened
 from tasks.kernels.build import build
-from tasks.kernels.definition import KernelDefinition, Tolerance
+from tasks.kernels.definition import Case, KernelDefinition
 from tasks.kernels.find import find_kernel, kernel_names
 from tasks.kernels.load import as_tuple
 from tests.kernels.cpu import INSTRUCTION_SETS, called, instruction_set, quick_cases
-from tests.kernels.faults.trial import VARIANTS, make_folder
+from tests.kernels.variants.arithmetic import Compute
 
-Implementation = Callable[[KernelDefinition, tuple[Any, ...]], Tensors]
+#: How often each case is drawn for one seed; acceptance has it in more layouts than that.
+DRAWS = 3
+#: What takes so many times as much as is allowed is tried no more with the seed.
+PLAIN = 50
 
-#: Planted faults that are of rounding, where they are faults.
-_OF_ROUNDING = {"float32": ("bf16_accumulation",), "bfloat16": ("wrong_rounding", "bf16_accumulation")}
-#: Allows anything, so that ratios are found and not judged.
-_ANY = {"ratio": 1e30, "max_ratio": 1e30, "atol": 0.0, "reason": "of the measurement"}
+
+@dataclass
+class Measurement(Judge):
+    """Judges as acceptance does, and goes on."""
+
+    reasons: list[str] = field(default_factory=list)
+    exact: bool = True
+    """Integers are right, and NaN and infinity where they must be."""
+
+    def reject(self, kind: str, detail: str) -> None:
+        self.reasons.append(f"{kind}: {detail}")
+
+    @property
+    def plain(self) -> bool:
+        """No more is needed to tell."""
+        return not self.exact or any(part > PLAIN for one in self.sums.values() for part in one.shares.values())
+
+
+@dataclass
+class Range:
+    """The least and the most of something over seeds."""
+
+    least: float = math.inf
+    most: float = 0.0
+
+    def add(self, value: float) -> None:
+        self.least, self.most = min(self.least, value), max(self.most, value)
 
 
 @dataclass
 class Found:
-    """Over seeds: the largest ratio of mean and of largest errors, less `atol`, and faults by kernel.yaml."""
+    """What one implementation reached over seeds."""
 
     seeds: int = 0
-    mean: float = 0.0
-    largest: float = 0.0
-    least: float = float("inf")
-    """The least of a seed's largest ratio: what is sure to be seen of a wrong one."""
     rejected: int = 0
-    reasons: list[str] = field(default_factory=list)
+    mean: Range = field(default_factory=Range)
+    largest: Range = field(default_factory=Range)
+    shares: dict[str, Range] = field(default_factory=dict)
+    share: Range = field(default_factory=Range)
+    """Of the check that allows least."""
+    reason: str = ""
+
+    def add(self, judge: Measurement) -> None:
+        self.seeds += 1
+        sums = judge.sums.values()
+        self.mean.add(max((one.worst_mean for one in sums), default=0.0))
+        self.largest.add(max((one.worst for one in sums), default=0.0))
+        shares = {"exact": 0.0 if judge.exact else math.inf}
+        for check in ("largest", "mean", "lean"):
+            shares[check] = max((one.shares.get(check, 0.0) for one in sums), default=0.0)
+        for check, share in shares.items():
+            self.shares.setdefault(check, Range()).add(share)
+        self.share.add(max(shares.values()))
+        if judge.reasons:
+            self.rejected += 1
+            self.reason = self.reason or judge.reasons[0]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("kernels", nargs="*")
-    parser.add_argument("--seeds", type=int, default=1000)
+    parser.add_argument("--seeds", type=int, default=20)
     parser.add_argument("--seconds", type=float, default=60, help="at most, for each kernel and dtype")
     parser.add_argument("--dtype", action="append")
-    parser.add_argument("--variants", action="store_true")
+    parser.add_argument("--without-cpu", action="store_true", help="leave our C++ kernels out")
     args = parser.parse_args()
-    with tempfile.TemporaryDirectory() as place:
-        if args.variants:
-            definitions = [KernelDefinition(make_folder(Path(place)))]
-        else:
-            definitions = [find_kernel(name) for name in args.kernels or kernel_names()]
-        report = {}
-        sound = bool(definitions)
-        for definition in definitions:
+    torch.set_num_threads(1)  # small tensors, and others have the cores
+    report, sound = {}, True
+    for name in args.kernels or kernel_names():
+        definition = find_kernel(name)
+        if not args.without_cpu:
             load.load(definition, "cpu", build(definition, "cpu").path)
-            for dtype in args.dtype or definition.file.dtypes:
-                honest, wrong = measure(definition, dtype, args.seeds, args.seconds, args.variants)
-                report[f"{definition.name}, {dtype}"] = _described(definition, dtype, honest, wrong)
-                sound &= not any(found.rejected for found in honest.values())
-                sound &= all(found.rejected == found.seeds for found in wrong.values())
+        for dtype in args.dtype or definition.file.dtypes:
+            honest, wrong = implementations(definition, dtype)
+            if not args.without_cpu:
+                honest |= {f"ours, {isa}": partial(_ours, definition, isa) for isa in INSTRUCTION_SETS}
+            found = measure(definition, dtype, honest | wrong, args.seeds, args.seconds)
+            sound &= not any(found[key].rejected for key in honest)
+            sound &= bool(wrong) and all(found[key].rejected == found[key].seeds for key in wrong)
+            _show(definition, dtype, {key: found[key] for key in honest}, {key: found[key] for key in wrong})
+            report[f"{name}, {dtype}"] = {
+                "allowed": definition.file.tolerance[dtype].to_json(),
+                "honest": {key: _plain(found[key]) for key in honest},
+                "wrong": {key: _plain(found[key]) for key in wrong},
+            }
     json.dump(report, sys.stdout, indent=2)
     print()
-    sys.exit(not sound)
+    sys.exit(not (sound and report))
 
 
-def _described(
-    definition: KernelDefinition, dtype: str, honest: dict[str, Found], wrong: dict[str, Found]
-) -> dict[str, Any]:
-    tolerance = definition.file.tolerance[dtype]
-    for key, found in (*honest.items(), *wrong.items()):
-        print(
-            f"{definition.name} {dtype} {key}: mean {found.mean:.3g} of {tolerance.ratio:g}, largest "
-            f"{found.largest:.3g} (least {found.least:.3g}) of {tolerance.most:g}, "
-            f"rejected {found.rejected} of {found.seeds}",
-            file=sys.stderr,
-            flush=True,
-        )
-    return {
-        "allowed": {"mean": tolerance.ratio, "largest": tolerance.most, "atol": tolerance.atol},
-        "honest": {key: vars(found) for key, found in honest.items()},
-        "wrong": {key: vars(found) for key, found in wrong.items()},
-    }
+def implementations(definition: KernelDefinition, dtype: str) -> tuple[dict[str, Compute], dict[str, Compute]]:
+    """Honest and wrong ones in a dtype, by name."""
+    variants = import_module(f"tests.kernels.variants.{definition.name}").VARIANTS
+    honest, wrong = (
+        {name: compute for name, (compute, dtypes) in group.items() if dtype in dtypes}
+        for group in (variants.honest, variants.wrong)
+    )
+    return honest, {f"wrong: {name}": compute for name, compute in wrong.items()}
 
 
 def measure(
-    definition: KernelDefinition, dtype: str, seeds: int, seconds: float, variants: bool
-) -> tuple[dict[str, Found], dict[str, Found]]:
-    """Honest and wrong implementations in one dtype, with as many seeds as the time allows."""
-    honest = _variants(VARIANTS["honest"]) if variants else dict(_honest())
-    wrong = _variants(_OF_ROUNDING[dtype]) if variants else dict(_wrong(dtype))
-    found: dict[str, Found] = {name: Found() for name in (*honest, *wrong)}
-    started = time.monotonic()
-    for seed in range(seeds):
-        generator = torch.Generator().manual_seed(seed)
-        made = [definition.make(case, getattr(torch, dtype), generator, "cpu") for case in quick_cases(definition)]
-        truths = [_compared(definition, args) for args in made]
-        for name, implementation in {**honest, **wrong}.items():
-            results = [implementation(definition, args) for args in made]
-            _judge(found[name], definition, dtype, made, truths, results)
-        if time.monotonic() - started > seconds:
-            break
-    return {name: found[name] for name in honest}, {name: found[name] for name in wrong}
-
-
-def _judge(
-    found: Found,
     definition: KernelDefinition,
     dtype: str,
-    made: list[tuple[Any, ...]],
-    truths: list[tuple[Tensors, Tensors]],
-    results: list[Tensors],
-) -> None:
-    tolerance = definition.file.tolerance[dtype]
-    for judge in (Judge(dtype, tolerance), Judge(dtype, Tolerance(**{**_ANY, "atol": tolerance.atol}))):
-        for framework, truth in truths:
-            judge.calibrate(framework, truth)
-        try:
-            for number, (args, (framework, truth), outputs) in enumerate(zip(made, truths, results, strict=True)):
-                judge.compare(_form(definition, args, outputs), framework, truth, f"case {number}")
+    tried: dict[str, Compute],
+    seeds: int,
+    seconds: float,
+    draws: int = DRAWS,
+    most: float = math.inf,
+) -> dict[str, Found]:
+    """Implementations in one dtype, all with the same inputs, with as many seeds as the time allows, at least one.
+
+    Args:
+        draws: how often each case is drawn for one seed.
+        most: bytes that a case may move in float32.
+    """
+    cases = [case for case in quick_cases(definition) if definition.bytes(case, 4) <= most]
+    found = {name: Found() for name in tried}
+    ended = time.monotonic() + seconds
+    for seed in range(seeds):
+        judges = {name: Measurement(dtype, definition.file.tolerance[dtype]) for name in tried}
+        generator = torch.Generator().manual_seed(seed)
+        for framework, truth in (
+            _compared(definition, args)[1:] for args in _made(definition, cases, dtype, generator)
+        ):
+            for judge in judges.values():
+                judge.calibrate(framework, truth)
+        for draw in range(draws):
+            for number, args in enumerate(_made(definition, cases, dtype, generator)):
+                wide, framework, truth = _compared(definition, args)
+                for name, judge in judges.items():
+                    if judge.plain:
+                        continue
+                    outputs = as_tuple(tried[name](*args))
+                    try:
+                        judge.compare(_form(definition, wide, outputs), framework, truth, f"case {number}, {draw}")
+                    except Fault as fault:  # where a number is or must be none, and integers that differ
+                        judge.exact = False
+                        judge.reject(fault.kind, str(fault))
+        for name, judge in judges.items():
             judge.finish()
-        except Fault as fault:
-            if judge.tolerance is tolerance:
-                found.rejected += 1
-                found.reasons = [*found.reasons[:2], f"{fault.kind}: {fault}"]
-    found.seeds += 1
-    found.mean = max([found.mean, *(sums.worst_mean for sums in judge.sums.values())])
-    largest = max([0.0, *(sums.worst for sums in judge.sums.values())])
-    found.largest, found.least = max(found.largest, largest), min(found.least, largest)
+            found[name].add(judge)
+        if time.monotonic() > ended:
+            break
+    return found
 
 
-def _compared(definition: KernelDefinition, args: tuple[Any, ...]) -> tuple[Tensors, Tensors]:
-    """The framework's results and float64's, as they are compared."""
-    ours = as_tuple(definition.reference(*args))
-    truth = as_tuple(definition.reference(*map(widened, args)))
-    framework, exact = _form(definition, args, ours), _form(definition, args, truth)
-    return framework, tuple(t.double() if t.is_floating_point() else t for t in exact)
+def _made(
+    definition: KernelDefinition, cases: list[Case], dtype: str, generator: torch.Generator
+) -> Iterator[tuple[Any, ...]]:
+    for case in cases:
+        yield definition.make(case, getattr(torch, dtype), generator, "cpu")
 
 
-def _form(definition: KernelDefinition, args: tuple[Any, ...], outputs: Tensors) -> Tensors:
-    exact = tuple(map(widened, args))
-    return as_tuple(definition.comparable(exact, outputs)) if definition.comparable else outputs
+def _compared(definition: KernelDefinition, args: tuple[Any, ...]) -> tuple[tuple[Any, ...], Tensors, Tensors]:
+    """The arguments in float64, and the framework's results and float64's, as they are compared."""
+    wide = tuple(map(widened, args))
+    ours, truth = as_tuple(definition.reference(*args)), as_tuple(definition.reference(*wide))
+    exact = _form(definition, wide, truth)
+    return wide, _form(definition, wide, ours), tuple(t.double() if t.is_floating_point() else t for t in exact)
 
 
-def _honest() -> Iterator[tuple[str, Implementation]]:
-    def with_set(name: str) -> Implementation:
-        def run(definition: KernelDefinition, args: tuple[Any, ...]) -> Tensors:
-            with instruction_set(name):
-                return called(definition, args)
-
-        return run
-
-    for name in INSTRUCTION_SETS:
-        yield name, with_set(name)
+def _form(definition: KernelDefinition, wide: tuple[Any, ...], outputs: Tensors) -> Tensors:
+    return as_tuple(definition.comparable(wide, outputs)) if definition.comparable else outputs
 
 
-def _variants(names: Sequence[str]) -> dict[str, Implementation]:
-    def variant(name: str) -> Implementation:
-        def run(definition: KernelDefinition, args: tuple[Any, ...]) -> Tensors:
-            os.environ["VARIANT"] = name
-            return called(definition, args)
-
-        return run
-
-    return {name: variant(name) for name in names}
+def _ours(definition: KernelDefinition, isa: str, *args: Any) -> Tensors:
+    with instruction_set(isa):
+        return called(definition, args)
 
 
-def _wrong(dtype: str) -> Iterator[tuple[str, Implementation]]:
-    def cut(definition: KernelDefinition, args: tuple[Any, ...]) -> Tensors:
-        ours = as_tuple(definition.reference(*args))
-        truth = as_tuple(definition.reference(*map(widened, args)))
-        return tuple(_toward_zero(exact, own) for exact, own in zip(truth, ours, strict=True))
-
-    def coarse(bits: int) -> Implementation:
-        def run(definition: KernelDefinition, args: tuple[Any, ...]) -> Tensors:
-            return as_tuple(definition.reference(*(_coarse(value, bits) for value in args)))
-
-        return run
-
-    if dtype != "float32":  # whose last bit no honest order of summation keeps
-        yield "cut toward zero", cut
-    else:
-        yield "TF32", coarse(10)
-        yield "bfloat16", coarse(7)
+def _plain(found: Found) -> dict[str, Any]:
+    ranges = {"mean": vars(found.mean), "largest": vars(found.largest), "share": vars(found.share)}
+    shares = {check: vars(share) for check, share in found.shares.items()}
+    return {"seeds": found.seeds, "rejected": found.rejected, **ranges, "shares": shares, "reason": found.reason}
 
 
-def _toward_zero(exact: torch.Tensor, own: torch.Tensor) -> torch.Tensor:
-    """Float64 in another's dtype, rounded toward zero."""
-    if own.dtype.itemsize == 1 or not own.is_floating_point():
-        return own
-    rounded = exact.to(own.dtype)
-    beyond = rounded.double().abs() > exact.double().abs()
-    return torch.where(beyond, torch.nextafter(rounded, torch.zeros_like(rounded)), rounded)
-
-
-def _coarse(value: Any, bits: int) -> Any:
-    """Float32 with fewer bits of fraction, rounded to nearest."""
-    if not isinstance(value, torch.Tensor) or value.dtype is not torch.float32 or not value.numel():
-        return value
-    dropped = 23 - bits
-    whole = value.contiguous().view(torch.int32)
-    return ((whole + (1 << (dropped - 1))) >> dropped << dropped).view(torch.float32)
+def _show(definition: KernelDefinition, dtype: str, honest: dict[str, Found], wrong: dict[str, Found]) -> None:
+    """The most of honest ones and the least of wrong ones."""
+    tolerance = definition.file.tolerance[dtype]
+    print(
+        f"\n{definition.name} {dtype}: ratio {tolerance.ratio:g}, largest {tolerance.most:g}, atol {tolerance.atol:g}",
+        file=sys.stderr,
+    )
+    print(
+        "| | mean | largest | share of what is allowed | by check | rejected |\n|---|---|---|---|---|---|",
+        file=sys.stderr,
+    )
+    for group, pick in ((honest, "most"), (wrong, "least")):
+        for name, one in group.items():
+            shares = ", ".join(f"{check} {getattr(share, pick):.3g}" for check, share in one.shares.items())
+            mean, largest, share = (getattr(value, pick) for value in (one.mean, one.largest, one.share))
+            print(
+                f"| {name} | {mean:.3g} | {largest:.3g} | {share:.3g} | {shares} | {one.rejected} of {one.seeds} |",
+                file=sys.stderr,
+                flush=True,
+            )
 
 
 if __name__ == "__main__":
