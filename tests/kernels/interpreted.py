@@ -72,7 +72,7 @@ def small_cases(name: str, dtype: str) -> None:
         outputs = outputs_of(name, args)
         assert [(o.shape, o.dtype) for o in outputs] == [(o.shape, o.dtype) for o in framework], label(case)
         judge.calibrate(*compared)
-        judge.compare(compare_form(definition, wide, outputs), *compared, label(case))
+        judge.compare(compare_form(definition, wide, outputs), compared[0], compared[1], label(case))
         done += 1
     judge.finish()
     assert done >= 3, f"{done} cases"
