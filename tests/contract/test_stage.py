@@ -119,6 +119,21 @@ def test_code_of_the_folder_and_of_what_it_imports_belongs_to_the_key(tmp_path: 
     assert other.key({}, {}) != key
 
 
+def test_a_stage_that_is_submitted_again_stands_in_the_place_of_what_it_was() -> None:
+    def build(pipeline: Pipeline) -> None:
+        first = pipeline.submit(toy.make_text, settings=toy.TextSettings(text="a"))
+        assert pipeline.artifact(first)
+        again = pipeline.submit(toy.make_text, settings=toy.TextSettings(text="b"))
+        pipeline.submit(toy.read_folder, pipeline.submit(toy.make_folder, again, settings=toy.FolderSettings()))
+
+    for cached in (False, True):
+        outcomes = run(build)
+        assert summary(outcomes) == dict.fromkeys(("download", "reshard", "service"), ("pass", cached))
+        made = {outcome.name: Store().read(outcome.artifact or "")["content"] for outcome in outcomes}
+        assert (made["download"]["text"], made["service"]["text"]) == ("b", "bb")
+    assert toy.calls() == ["download", "download", "reshard", "service"]
+
+
 def test_a_failed_verdict_is_recorded_and_stops_what_needs_it_and_is_not_reused() -> None:
     def build(pipeline: Pipeline) -> None:
         made = pipeline.submit(toy.make_text, settings=toy.TextSettings(text="bad", verdict=Verdict.FAIL))

@@ -36,7 +36,7 @@ class Use:
 
     def answer(self, kernel: Callable[..., Any], arguments: Any, otherwise: Callable[[], Any]) -> Any:
         """What the kernel gives; where it raises, what `otherwise` gives: work goes on, and the failure is noted."""
-        marked = not torch.compiler.is_compiling()  # a write to memory cannot be traced
+        marked = not torch.compiler.is_dynamo_compiling()  # a write to memory cannot be traced
         before = _writer.enter(self.place) if marked else 0
         try:
             result = kernel(*arguments)
@@ -82,7 +82,7 @@ class _Writer:
 
     def start(self) -> None:
         """Begin to write, once in each process."""
-        if self.process == os.getpid():
+        if self.process:
             return
         self.process = os.getpid()
         if not self.folder:
@@ -98,18 +98,17 @@ class _Writer:
 
     def forget(self) -> None:
         """In a forked process: what the parent counted is the parent's, and its thread is not here."""
-        self.lock, self.written, self.mark = threading.Lock(), "", _unmapped()
+        self.process, self.lock, self.written, self.mark = 0, threading.Lock(), "", _unmapped()
         for use in _all:
             use.calls = use.declined = use.fallbacks = 0
 
     def enter(self, place: int) -> int:
         """Mark the kernel that is called now; returns the mark before."""
-        if self.process != os.getpid():
+        if not self.process:
             self.start()
-        mark = self.mark
-        before: int = mark[0]
-        mark[1] = time.monotonic_ns()
-        mark[0] = place
+        before: int = self.mark[0]
+        self.mark[1] = time.monotonic_ns()
+        self.mark[0] = place
         return before
 
     def _mapped(self) -> memoryview:
