@@ -53,10 +53,11 @@ def command(
 ) -> output.Answer:
     """What the model in PATH (a folder, or a config.json alone) calls, and whether the target has it.
 
-    The model is traced without its weights, on no device at all, and none of its own code is run unless --own-code
-    asks for it; of a type that the library does not know the
-    operators are those that the formulas of its family need. Where the target's device is here, the operators are run
-    on it. Exit code 3: neither is possible, or for some operator it is not known whether the target has it.
+    The model is traced without its weights, on no device at all, and none of
+    its own code is run unless --own-code asks for it. A type that the library does not know is traced as one that
+    resembles it, if parameters, layers and work are the same; otherwise the operators are those that the formulas of
+    its family need. Where the target's device is here, the operators are run on it. Exit code 3: nothing was traced but
+    a likeness or formulas, or for some operator it is not known whether the target has it.
     """
     from day0.checkpoint import read_config
     from day0.target import load_target

@@ -10,6 +10,9 @@ from day0.artifacts.operators import Graph, News, OperatorReport, Phase
 from tasks.operators.records import EXPLICIT
 
 STYLE = {"native": "green", "composite": "green", "fallback": "yellow", "missing": "red", "unknown": "yellow"}
+#: What a call does to graph capture, in words; what is captured, or not known, is not said.
+SEVERITY = {"breaks": "ends where a value is read on the host", "fails": "fails at"}
+MOST_CONFLICTS = 8
 UNITS = ("", "K", "M", "G", "T", "P", "E")
 
 
@@ -44,6 +47,8 @@ def show_operators(report: OperatorReport, console: Console | None = None) -> No
         share = f"{_percent(gap.share)} of {' and '.join(gap.phases)}"
         console.print(f"{gap.name}  [yellow]slow[/]  {share}\n  {gap.advice}", highlight=False, soft_wrap=True)
     _show_reach(report, console)
+    _show_capture(report, console)
+    _show_conflicts(report, console)
     if report.graph:
         _show_graph(report.graph, console)
     if report.news:
@@ -65,6 +70,25 @@ def _show_reach(report: OperatorReport, console: Console) -> None:
     if lacking:
         names = ", ".join(need.name for need in lacking)
         console.print(f"for a first token, in order: {names}", highlight=False, soft_wrap=True)
+
+
+def _show_capture(report: OperatorReport, console: Console) -> None:
+    """What stands in the way of a captured graph."""
+    operators = [o for phase in report.phases.values() for o in phase.operators]
+    for severity, words in SEVERITY.items():
+        names = dict.fromkeys(o.name for o in operators if o.graph == severity)
+        if names:
+            console.print(f"graph capture {words}: {', '.join(names)}", highlight=False, soft_wrap=True)
+
+
+def _show_conflicts(report: OperatorReport, console: Console) -> None:
+    """Where weaker evidence says otherwise, or a vendor's own tests fail."""
+    operators = [o for phase in report.phases.values() for o in phase.operators]
+    said = list(dict.fromkeys(conflict for o in operators for conflict in o.conflicts))
+    for conflict in said[:MOST_CONFLICTS]:
+        console.print(f"[yellow]evidence differs[/]: {conflict}", highlight=False, soft_wrap=True)
+    if len(said) > MOST_CONFLICTS:
+        console.print(f"and {len(said) - MOST_CONFLICTS} more such (--json has all)", highlight=False)
 
 
 def _show_graph(graph: Graph, console: Console) -> None:

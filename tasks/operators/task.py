@@ -12,7 +12,7 @@ from tasks.operators.scan import scan
 from tasks.operators.settings import OperatorSettings
 
 
-@stage("operators", version=3, retries=0, timeout=30 * MINUTES, packages=("torch", "transformers"))
+@stage("operators", version=4, retries=0, timeout=30 * MINUTES, packages=("torch", "transformers"))
 def operators(snapshot: Snapshot, settings: OperatorSettings) -> OperatorReport:
     """Trace the model on the meta device, look up every operator for the target, and run them where its device is."""
     return scan(read_config(Path(snapshot.location)), settings)
