@@ -14,6 +14,7 @@ import torch
 
 from tasks.kernels import load
 from tasks.kernels.acceptance.errors import Judge
+from tasks.kernels.acceptance.subject import widened
 from tasks.kernels.build import build
 from tasks.kernels.definition import Case, KernelDefinition, label
 from tasks.kernels.find import kernels_folder
@@ -64,11 +65,10 @@ def check_all_cases(name: str) -> None:
         judges = {isa: Judge(dtype, definition.file.tolerance[dtype]) for isa in INSTRUCTION_SETS}
         for seed, case in enumerate(quick_cases(definition)):
             args = definition.make(case, getattr(torch, dtype), torch.Generator().manual_seed(seed), "cpu")
-            wide = tuple(
-                arg.double() if isinstance(arg, torch.Tensor) and arg.is_floating_point() else arg for arg in args
-            )
+            wide = tuple(map(widened, args))
             framework, truth = definition.reference(*args), definition.reference(*wide)
-            ours, exact = (compare_form(definition, wide, outputs) for outputs in (framework, truth))
+            ours, compared = (compare_form(definition, wide, outputs) for outputs in (framework, truth))
+            exact = tuple(t.double() if t.is_floating_point() else t for t in compared)
             for isa, judge in judges.items():
                 with instruction_set(isa):
                     outputs = called(definition, args)
@@ -77,10 +77,6 @@ def check_all_cases(name: str) -> None:
                 judge.compare(compare_form(definition, wide, outputs), ours, exact, f"{isa}, {label(case)}")
         for judge in judges.values():
             judge.finish()
-
-
-def widened(arg: Any) -> Any:
-    return arg.double() if isinstance(arg, torch.Tensor) and arg.is_floating_point() else arg
 
 
 def compare_form(definition: KernelDefinition, wide: tuple[Any, ...], outputs: Any) -> tuple[torch.Tensor, ...]:
