@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -17,6 +18,15 @@ from tests.kernels.cpu import compare_form, quick_cases
 from tests.kernels.variants import fused_add_rms_norm, kv_cache_write
 
 pytestmark = pytest.mark.reference
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Tensors are small: threads wait for each other longer than they work, and on a busy machine much longer."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
 
 
 def _judge(definition: KernelDefinition, dtype: str) -> Judge:

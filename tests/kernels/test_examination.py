@@ -276,7 +276,7 @@ class Rewrites:
 def _later(x: torch.Tensor, by: float) -> torch.Tensor:
     result = x.contiguous() * by
     if torch.get_num_threads() == 4:  # in the last check
-        threading.Timer(0.01, result.zero_).start()
+        threading.Timer(0.03, result.zero_).start()  # within the 0.05 s that are waited, after the call's comparison
     return result
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 import torch
 
@@ -15,6 +17,15 @@ pytestmark = pytest.mark.reference
 MOST = 1 << 20
 #: Attention has a soft cap and FP8 only in larger ones.
 OF = {"paged_decode_attention": 1 << 25}
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Tensors are small: threads wait for each other longer than they work, and on a busy machine much longer."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
