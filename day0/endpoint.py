@@ -35,6 +35,16 @@ class Endpoint:
     kernel_uses: Callable[[], list[bytes]] | None = None
 
 
+@dataclass(frozen=True)
+class LastWords:
+    """What is known of how an engine ended."""
+
+    kernel: str | None = None
+    """The accepted kernel that it was in; None where none is known."""
+    log: tuple[str, ...] = ()
+    """The lines of its log that a process printed which a signal killed."""
+
+
 class LiveEngine(Protocol):
     """A resource that a flow gives to its stages: the engine of a service, started when first needed."""
 
@@ -42,6 +52,6 @@ class LiveEngine(Protocol):
         """The live endpoint of `service`; starts the engine as its record says if it is not up."""
         ...
 
-    def ended_in(self) -> str | None:
-        """The accepted kernel in which the engine that was started last ended or hangs; None where none is known."""
+    def last_words(self) -> LastWords:
+        """Of the engine that was started last, and has ended or hangs."""
         ...

@@ -6,12 +6,13 @@ import json
 import logging
 import os
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
 from day0.artifacts.kernels import GivenKernel
 from day0.artifacts.service import LaunchSpec, OfService, Service
-from day0.endpoint import EngineDied, LiveEngine
+from day0.endpoint import EngineDied, LastWords, LiveEngine
 from day0.verdict import FOLLOW_UP, Check, Verdict
 
 T = TypeVar("T")
@@ -23,6 +24,15 @@ CONTAINER_KERNELS = "/kernels"
 #: The variable that names the kernels of the folder that an engine uses; without it, it uses all.
 GIVEN = "DAY0_KERNELS_GIVEN"
 _PATH = "PYTHONPATH"
+
+
+@dataclass(frozen=True)
+class End:
+    """An engine's end with accepted kernels."""
+
+    sentence: str
+    log: tuple[str, ...] = ()
+    """Lines of its log."""
 
 
 def with_kernels(spec: LaunchSpec, given: Sequence[GivenKernel], folder: Path) -> LaunchSpec:
@@ -53,44 +63,48 @@ def without_kernels(spec: LaunchSpec, names: Collection[str]) -> LaunchSpec:
 
 
 def bearing_kernels(
-    launch: LaunchSpec, ended_in: Callable[[], str | None], work: Callable[[LaunchSpec], T]
-) -> tuple[T, LaunchSpec, list[str]]:
+    launch: LaunchSpec, last_words: Callable[[], LastWords], work: Callable[[LaunchSpec], T]
+) -> tuple[T, LaunchSpec, list[End]]:
     """Do the work with a launch; where the engine ends in it, again without the kernel that it ended in, or without
     any where that cannot be told.
 
     Args:
-        ended_in: the kernel in which the engine that ended last was, as far as it can be told.
+        last_words: of the engine that ended last.
 
     Returns:
-        What the work gives, the launch that it was done with, and a sentence for each end.
+        What the work gives, the launch that it was done with, and each end before.
 
     Raises:
         EngineDied: it ends without kernels too.
     """
-    ends: list[str] = []
+    ends: list[End] = []
     while True:
         try:
             return work(launch), launch, ends
         except EngineDied as error:
             if not launch.given:
                 raise
-            found = next((kernel for kernel in launch.given if kernel.name == ended_in()), None)
+            words = last_words()
+            found = next((kernel for kernel in launch.given if kernel.name == words.kernel), None)
             if found:
-                ends.append(f"the engine ended in kernel {found.name} for {', '.join(found.places)}: {error}")
+                said = f"the engine ended in kernel {found.name} for {', '.join(found.places)}: {error}"
             else:
                 named = ", ".join(kernel.name for kernel in launch.given)
-                ends.append(f"the engine ended with the kernels {named}, and it is not known in which: {error}")
-            log.warning("follow-up: %s; going on without", ends[-1])
+                said = f"the engine ended with the kernels {named}, and it is not known in which: {error}"
+            ends.append(End(said, words.log))
+            log.warning("follow-up: %s; going on without\n%s", said, "\n".join(words.log))
             launch = without_kernels(launch, [kernel.name for kernel in ([found] if found else launch.given)])
 
 
-def taken_out(launch: LaunchSpec, ends: Sequence[str]) -> list[Check]:
+def taken_out(launch: LaunchSpec, ends: Sequence[End]) -> list[Check]:
     """The check of an engine that went on as `launch` after it had ended so; none where it never ended."""
     if not ends:
         return []
     left = ", ".join(kernel.name for kernel in launch.given)
-    reason = f"kernels were taken out, to follow up: {'; '.join(ends)}; it went on with {left or 'none'}"
-    return [Check(name="kernels_taken_out", verdict=Verdict.PASS, reason=reason, measured={FOLLOW_UP: list(ends)})]
+    said = [end.sentence for end in ends]
+    reason = f"kernels were taken out, to follow up: {'; '.join(said)}; it went on with {left or 'none'}"
+    measured = {FOLLOW_UP: said, "log": [list(end.log) for end in ends]}
+    return [Check(name="kernels_taken_out", verdict=Verdict.PASS, reason=reason, measured=measured)]
 
 
 def on_service(service: Service, engine: LiveEngine, work: Callable[[Service], R]) -> R:
@@ -103,7 +117,7 @@ def on_service(service: Service, engine: LiveEngine, work: Callable[[Service], R
     def with_launch(its: LaunchSpec) -> R:
         return work(service.model_copy(update={"launch": its}))
 
-    report, launch, ends = bearing_kernels(service.launch, engine.ended_in, with_launch)
+    report, launch, ends = bearing_kernels(service.launch, engine.last_words, with_launch)
     if not ends:
         return report
     return report.model_copy(update={"checks": (*report.checks, *taken_out(launch, ends)), "launch": launch})

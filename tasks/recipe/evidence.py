@@ -102,7 +102,7 @@ def completeness(evidence: Evidence) -> Check:
         f"{r.stage} {r.verdict or r.reason}" for r in rows(evidence) if r.verdict is None or not r.verdict.good
     ]
     for name, report in (("smoke", evidence.smoke), ("benchmark", evidence.benchmark)):
-        had = left_by(evidence.service, report).launch.given
+        had = left_by(evidence.service, report).launch.given if report else ()
         if more := [kernel.name for kernel in had if kernel not in evidence.launch.given]:
             open_points.append(f"{name} is of an engine with {', '.join(more)}, which is not handed over")
     if open_points:

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 TAIL_BYTES = 256 << 10
+#: A stack has fewer, but for those of many threads.
+STACK_LINES = 200
 
 #: The last line of a Python traceback (`pkg.SomeError: …`), or what argparse says.
 _ERROR = re.compile(r"^(?:[A-Za-z_]\w*\.)*(?:\w*(?:Error|Exception|Exit|Interrupt|Timeout|Expired))(?:: .*)?$")
@@ -55,7 +57,13 @@ def last_error(lines: Sequence[str], prefix: str, generic: Sequence[str]) -> str
     return next((line.strip() for line in reversed(clean) if line.strip()), "it printed nothing")
 
 
-def fatal_kernel(lines: Sequence[str]) -> str | None:
-    """The accepted kernel that a process was in when a signal killed it, by the first such stack in its log."""
-    fatal = next((i for i, line in enumerate(lines) if _FATAL.search(line)), len(lines))
-    return next((match[1] for line in lines[fatal:] if (match := _KERNEL.match(line))), None)
+def fatal_stack(lines: Sequence[str]) -> list[str]:
+    """What faulthandler printed of the first process that a signal killed; none where there was none."""
+    begin = next((i for i, line in enumerate(lines) if _FATAL.search(line)), len(lines))
+    end = next((i for i in range(begin, len(lines)) if lines[i].startswith("Extension modules: ")), len(lines))
+    return [line[:500] for line in lines[begin : min(end, begin + STACK_LINES)]]
+
+
+def kernel_in(stack: Sequence[str]) -> str | None:
+    """The accepted kernel that a process was in, by its stack."""
+    return next((match[1] for line in stack if (match := _KERNEL.match(line))), None)

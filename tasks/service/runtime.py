@@ -8,6 +8,7 @@ from abc import ABC, abstractmethod
 from typing import Any
 
 from day0.artifacts.service import LaunchSpec
+from day0.endpoint import LastWords
 from day0.engine_kernels import GIVEN
 from day0.kernel_uses import USES, read_marks
 from tasks.service import logs
@@ -53,13 +54,15 @@ class Handle(ABC):
             self._last_words, self._last_marks = self._log(), self._marks()
             self._remove()
 
-    def ended_in(self) -> str | None:
-        """The accepted kernel that it ended in, or hangs in; None where none, or more than one, can be named."""
+    def last_words(self) -> LastWords:
+        """How it ended, or where it hangs. A kernel is named where it is one alone that can be."""
         with self._lock:
             lines = self._last_words if self._last_words is not None else self._log()
             marks = self._last_marks if self._last_marks is not None else self._marks()
         kernels = {mark.kernel for mark in read_marks(marks)}
-        return logs.fatal_kernel(lines) or (kernels.pop() if len(kernels) == 1 else None)
+        stack = logs.fatal_stack(lines)
+        kernel = logs.kernel_in(stack) or (kernels.pop() if len(kernels) == 1 else None)
+        return LastWords(kernel, tuple(stack))
 
     def hanging(self) -> str | None:
         """One sentence if one of its processes is in an accepted kernel for longer than any takes, else None."""

@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from day0.artifacts.service import FirstCompletion, LaunchSpec, Service
-from day0.endpoint import Endpoint, EngineDied
+from day0.endpoint import Endpoint, EngineDied, LastWords
 from day0.errors import Unavailable
 from tasks.service import registry
 from tasks.service.engine import load_engine
@@ -98,10 +98,10 @@ class EngineSession:
             self._spec = service.launch
             return started.endpoint
 
-    def ended_in(self) -> str | None:
-        """The accepted kernel in which the engine that was started last ended or hangs; None where none is known."""
+    def last_words(self) -> LastWords:
+        """Of the engine that was started last, and has ended or hangs."""
         with self._lock:
-            return self._last.ended_in() if self._last else None
+            return self._last.last_words() if self._last else LastWords()
 
     def stop(self) -> None:
         """Stop the engine, if one is up."""

@@ -74,7 +74,7 @@ def _start(
     if plain.runtime == "docker":
         check_readable(folder, own=folder.is_relative_to(home()))
     spec = with_kernels(plain, bundle.plugin.kernels, folder)
-    started, launched, ends = bearing_kernels(spec, engine.ended_in, engine.start)
+    started, launched, ends = bearing_kernels(spec, engine.last_words, engine.start)
     return launched, started, taken_out(launched, ends)
 
 

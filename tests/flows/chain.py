@@ -44,7 +44,7 @@ class Home:
     def day0(self, *arguments: str, **env: str) -> tuple[int, dict[str, Any]]:
         """Exit code and JSON of a command."""
         process = self.start(*arguments, "--json", **env)
-        out, err = process.communicate(timeout=1500)
+        out, err = process.communicate(timeout=2400)
         assert "Traceback" not in err, err
         return process.returncode, json.loads(out)
 

@@ -13,7 +13,7 @@ import pytest
 from day0.artifacts.kernels import EnginePlugin
 from day0.artifacts.recipe import Recipe
 from day0.artifacts.service import LaunchSpec, OfService
-from day0.engine_kernels import taken_out, without_kernels
+from day0.engine_kernels import End, taken_out, without_kernels
 from day0.errors import Day0Error
 from day0.files import file_ref, sha256_file
 from day0.verdict import FOLLOW_UP, Check, Verdict
@@ -210,7 +210,7 @@ def test_the_kernels_that_were_tested_are_handed_over_and_what_they_failed_is_na
 
 def ended_in(report: R, launch: LaunchSpec, *names: str) -> R:
     """The report, of an engine that ended in these kernels and went on without."""
-    ends = [f"the engine ended in kernel {name}: killed by SIGSEGV" for name in names]
+    ends = [End(f"the engine ended in kernel {name}: killed by SIGSEGV") for name in names]
     left = without_kernels(launch, names)
     return report.model_copy(update={"launch": left, "checks": (*report.checks, *taken_out(left, ends))})
 

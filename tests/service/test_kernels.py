@@ -13,7 +13,7 @@ import pytest
 
 from day0.artifacts.kernels import EnginePlugin, GivenKernel, KernelBundle
 from day0.artifacts.service import FirstCompletion, LaunchSpec
-from day0.endpoint import Endpoint, EngineDied
+from day0.endpoint import Endpoint, EngineDied, LastWords
 from day0.engine_kernels import bearing_kernels, with_kernels, without_kernels
 from day0.kernel_uses import read_marks
 from day0.verdict import Check, Verdict, follow_up
@@ -106,7 +106,7 @@ def ended(session: EngineSession, spec: LaunchSpec) -> tuple[str, str | None]:
     with pytest.raises(httpx.TransportError):
         while True:
             httpx.post(f"{started.endpoint.url}/v1/completions", json={"prompt": "end"}, trust_env=False)
-    return started.endpoint.diagnose() or "", session.ended_in()
+    return started.endpoint.diagnose() or "", session.last_words().kernel
 
 
 KILLED = (
@@ -138,11 +138,14 @@ def test_the_kernel_that_an_engine_ended_in_is_known_from_its_mark_or_its_stack(
         how, kernel = ended(session, with_kernels(scripted(DYING + KILLED), PLUGIN.kernels, tmp_path))
         assert ("killed by SIGKILL" in how, kernel) == (True, "rotary")
         session.stop()
-        assert session.ended_in() == "rotary"
+        assert session.last_words().kernel == "rotary"
         how, kernel = ended(session, with_kernels(scripted(DYING + ABORTED), PLUGIN.kernels, tmp_path))
         assert "killed by SIGABRT" in how
         assert "Fatal Python error: Aborted" in how
         assert kernel == "norm"
+        log = session.last_words().log
+        assert log[0] == "Fatal Python error: Aborted"
+        assert any(line.endswith(" in day0_kernel_norm") for line in log)
 
 
 def test_an_engine_that_hangs_in_a_kernel_is_diagnosed_though_it_runs(
@@ -153,14 +156,14 @@ def test_an_engine_that_hangs_in_a_kernel_is_diagnosed_though_it_runs(
     with EngineSession("run") as session:
         said = session.start(spec).endpoint.diagnose() or ""
         assert re.search(r"hangs: kernel rotary has not answered a call of vllm::rotary_embedding for \d\d s", said)
-        assert session.ended_in() == "rotary"
+        assert session.last_words().kernel == "rotary"
         quick = with_kernels(scripted(DYING + "call(2, ago=30)\n" + stub.READY), PLUGIN.kernels, tmp_path)
         assert session.start(quick).endpoint.diagnose() is None
         silent = quick.model_copy(update={"ready_timeout": 1.5})
         hangs = silent.model_copy(update={"command": scripted(DYING + "call(1, ago=90)\ntime.sleep(60)").command})
         with pytest.raises(EngineDied, match="hangs: kernel norm"):
             session.start(hangs)
-        assert session.ended_in() == "norm"
+        assert session.last_words().kernel == "norm"
 
 
 @pytest.mark.parametrize("text", [b"", b"1", b"x y []", b"9 1 [{}]", b"1 1 nothing", b"-1 1 []", b"0 1 []"])
@@ -184,8 +187,8 @@ class Fragile:
         first = FirstCompletion(prompt="p", text="t", tokens=1, seconds=1)
         return Started("x", Endpoint("http://127.0.0.1:1", "tiny"), 1.0, first, {})
 
-    def ended_in(self) -> str | None:
-        return self.last
+    def last_words(self) -> LastWords:
+        return LastWords(self.last)
 
 
 @pytest.fixture
@@ -230,7 +233,7 @@ def test_an_engine_that_ends_without_kernels_too_has_died(scripted: Scripted) ->
 
     spec = with_kernels(scripted(stub.READY), PLUGIN.kernels, Path("/k"))
     with pytest.raises(EngineDied, match="exit code 1"):
-        bearing_kernels(spec, lambda: None, work)
+        bearing_kernels(spec, LastWords, work)
 
 
 def test_an_engine_without_plugins_is_given_none_and_it_is_said(

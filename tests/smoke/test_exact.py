@@ -17,7 +17,7 @@ from rich.console import Console
 
 from day0.artifacts.service import FirstCompletion, LaunchSpec, Service
 from day0.artifacts.smoke import SmokeReport
-from day0.endpoint import Endpoint, EngineDied
+from day0.endpoint import Endpoint, EngineDied, LastWords
 from day0.errors import StageTimeout
 from day0.verdict import Check, Verdict
 from tasks.smoke import exact, reference_client
@@ -57,8 +57,8 @@ class TwoEngines:
             raise self.at_float32
         return Endpoint(self.at_float32, "stub")
 
-    def ended_in(self) -> str | None:
-        return None
+    def last_words(self) -> LastWords:
+        return LastWords()
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ import pytest
 from day0.artifacts.kernels import GivenKernel
 from day0.artifacts.service import Service
 from day0.artifacts.smoke import SmokeReport
-from day0.endpoint import Endpoint, EngineDied
+from day0.endpoint import Endpoint, EngineDied, LastWords
 from day0.engine_kernels import with_kernels, without_kernels
 from day0.verdict import Verdict, follow_up
 from tasks.smoke.exact import option
@@ -51,8 +51,8 @@ class Deadly:
         self.read += 1
         return [json.dumps([{"operator": "x", "kernel": name, "calls": self.read // 2} for name in given]).encode()]
 
-    def ended_in(self) -> str | None:
-        return "norm" if self.known else None
+    def last_words(self) -> LastWords:
+        return LastWords("norm" if self.known else None)
 
 
 @pytest.fixture
