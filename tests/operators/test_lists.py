@@ -210,6 +210,12 @@ def test_torch_has_kernels_without_a_key_of_their_own_for_cpu_and_cuda_only() ->
     assert "aten::mm" not in parse(Document("x", TORCH.encode()), "torch", {"key": "MPS"})
 
 
+def test_an_operator_that_is_declared_twice_is_not_half_believed() -> None:
+    twice = b"- func: mm(Tensor x)\n  dispatch: {CUDA: mm_cuda}\n- func: mm(Tensor x)\n  dispatch: {CPU: mm_cpu}\n"
+    with pytest.raises(InputError, match="declares mm twice"):
+        parse(Document("x", twice), "torch", {"key": "CUDA"})
+
+
 BOMB = "a: &a [x, x, x, x, x, x, x, x]\n" + "".join(
     f"{chr(98 + i)}: &{chr(98 + i)} [" + ", ".join([f"*{chr(97 + i)}"] * 8) + "]\n" for i in range(20)
 )

@@ -183,3 +183,49 @@ def test_large_operands_are_cut_where_the_call_stays_right() -> None:
     assert experts.args[1].shape == (4, 2880, 320)  # rows of a multiple of 16 bytes
     small = call(aten.bmm.default, (4, 17, 64), (4, 64, 32))
     assert cut(small) is small
+
+
+@pytest.mark.reference
+def test_an_operator_that_breaks_the_device_for_good_ends_the_process() -> None:
+    """As an illegal access does on a GPU: what is called after it would fail for its sake."""
+    from tasks.operators.bench import Bench, DeviceLost
+
+    error = RuntimeError("an illegal memory access was encountered. More of it")
+    Bench("cpu", 0)._check_alive("aten::mm", error)
+    with pytest.raises(DeviceLost, match=r"aten::mm: an illegal memory access was encountered$"):
+        Bench("meta", 0)._check_alive("aten::mm", error)  # nothing comes back from it
+
+
+@pytest.mark.reference
+def test_a_value_that_is_read_on_the_host_is_compared() -> None:
+    from tasks.operators.comparison import difference
+
+    read = ("aten::_local_scalar_dense", (), {})
+    assert difference(*read, [3], [3], [3.0]) is None
+    assert difference(*read, [math.nan], [math.nan], [math.nan]) is None
+    assert difference(*read, [4], [3], [3.0]) == "[4], not [3]"
+
+
+@pytest.mark.reference
+def test_many_rows_and_heads_are_cut() -> None:
+    import torch
+
+    from tasks.operators.calls import Call
+    from tasks.operators.cutting import MOST_HEADS, MOST_ROWS, cut
+    from tasks.operators.records import TensorSpec
+
+    aten = torch.ops.aten
+    rows = TensorSpec("bfloat16", (2520, 64), (64, 1))
+    weight, bias = TensorSpec("bfloat16", (64, 32), (1, 64)), TensorSpec("bfloat16", (32,), (1,))
+    assert cut(Call(aten.mm.default, (rows, weight), {})).args[0].shape == (MOST_ROWS, 64)
+    smaller = cut(Call(aten.addmm.default, (bias, rows, weight), {}))
+    assert [s.shape for s in smaller.args] == [(32,), (MOST_ROWS, 64), (64, 32)]
+    heads = TensorSpec("bfloat16", (1, 16, 2520, 72), (2903040, 72, 1152, 1))
+    attention = aten.scaled_dot_product_attention.default
+    smaller = cut(Call(attention, (heads, heads, heads), {}))
+    assert {s.shape for s in smaller.args} == {(1, MOST_HEADS, 2520, 72)}
+    # One mask for all heads fits fewer of them; one of each head's own does not.
+    for masks, kept in ((1, MOST_HEADS), (16, 16)):
+        mask = TensorSpec("bool", (1, masks, 300, 300), (masks * 90000, 90000, 300, 1))
+        short = heads._replace(shape=(1, 16, 300, 72))
+        assert cut(Call(attention, (short, short, short, mask), {})).args[0].shape[1] == kept

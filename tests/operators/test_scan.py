@@ -120,6 +120,13 @@ def test_a_capture_that_hangs_ends_with_its_stage(child: Callable[[str], None]) 
         scan(CONFIG, settings(dispatcher()))
 
 
+def test_a_capture_that_never_ends_is_inconclusive_at_its_own_limit(child: Callable[[str], None]) -> None:
+    child("import time; time.sleep(600)")
+    report = scan(CONFIG, settings(dispatcher()).model_copy(update={"trace_limit": 0.5}))
+    assert report.verdict is Verdict.INCONCLUSIVE
+    assert report.reason == "the model could not be traced: it took longer than 0.5 s"
+
+
 def test_the_request_reaches_the_process(child: Callable[[str], None], tmp_path: Path) -> None:
     answer = make_capture().model_dump_json()
     child(

@@ -25,7 +25,10 @@ def torch_declarations(document: Document, options: dict[str, str]) -> dict[str,
     declared: dict[str, dict[Any, Any]] = {}
     for item in document.sequence(document.yaml(), "the whole file"):
         declaration = document.mapping(item, "an operator's declaration")
-        declared[document.operator(declaration.get("func"), "func")] = declaration
+        name = document.operator(declaration.get("func"), "func")
+        if name in declared:
+            document.refuse(f"declares {name} twice, and which of the two holds is not known")
+        declared[name] = declaration
     found: dict[str, Entry] = {}
     for name, declaration in declared.items():
         delegate = declaration.get("structured_delegate")
