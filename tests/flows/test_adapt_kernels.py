@@ -144,10 +144,10 @@ def test_the_recipe_starts_the_engine_with_the_kernels_that_are_left(run: dict[s
     with started(recipe / "launch.sh", tmp_path, PORT=str(free_port()), DAY0_KERNEL_USES=str(uses)) as url:
         assert "Paris" in (completed(url) or "")
         time.sleep(1.5)  # counts are written twice a second
-        found = {use.kernel: use for use in read_uses(path.read_bytes() for path in uses.glob("*.json"))}
-    assert set(found) == {"gated_activation", "rotary"}
-    assert found["rotary"].calls > 0
-    assert found["gated_activation"].fallbacks > 0
+        found = {use.operator: use for use in read_uses(path.read_bytes() for path in uses.glob("*.json"))}
+    assert {use.kernel for use in found.values()} == {"gated_activation", "rotary"}
+    assert found["vllm::rotary_embedding"].calls > 0
+    assert found["vllm::silu_and_mul"].fallbacks > 0
     log = (tmp_path / "log").read_text()
     assert "follow-up: kernel gated_activation for vllm::silu_and_mul" in log
 

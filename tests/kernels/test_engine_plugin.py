@@ -157,7 +157,7 @@ def test_what_cannot_be_loaded_or_raises_is_fallen_back_from_and_counted(tmp_pat
     subprocess.run(["g++", "-shared", "-fPIC", "-xc++", "-", "-o", str(broken)], input=other, text=True, check=True)
     raising = kernels / "silu" / "triton" / "kernel.py"
     raising.write_text(raising.read_text().replace("    return", "    raise RuntimeError('no such block')\n    return"))
-    silu = Chosen(KernelDefinition(kernels / "silu"), "triton", None, ("vllm::silu_and_mul", "vllm_ir::no_such"))
+    silu = Chosen(KernelDefinition(kernels / "silu"), "triton", None, ("vllm::silu_and_mul", "vllm::no_such"))
     # The engine's own norms are plain torch where its kernel of them is another one, and take the root of a mean.
     rsqrt = Chosen(KernelDefinition(kernels / "rsqrt"), "triton", None, ("aten::rsqrt",))
     plugin = write_plugin(bundle, CPU, [chosen("fused_add_rms_norm", broken), silu, rsqrt])
@@ -171,7 +171,7 @@ def test_what_cannot_be_loaded_or_raises_is_fallen_back_from_and_counted(tmp_pat
     assert "it cannot be loaded: OSError" in uses["vllm_ir::fused_add_rms_norm"].reason
     assert uses["vllm::silu_and_mul"].fallbacks > 0
     assert uses["aten::rsqrt"].calls > 0
-    assert "AttributeError" in uses["vllm_ir::no_such"].reason
+    assert "KeyError" in uses["vllm::no_such"].reason
     assert found.log.count("follow-up: kernel fused_add_rms_norm") >= 1
     check = judge_uses(found.uses, Verdict.PASS)
     assert check.verdict is Verdict.PASS
