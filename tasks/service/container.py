@@ -42,8 +42,8 @@ HEALTH = (
 USES_FOLDER = "/tmp/day0-kernel-uses"
 READ_USES = f'for f in {USES_FOLDER}/*.json; do [ -f "$f" ] && cat "$f" && echo; done | head -c 4000000'
 READ_MARKS = (
-    f'for f in {USES_FOLDER}/*.now; do [ -f "${{f%.now}}.json" ] && echo $(od -A n -v -t u8 -N 16 "$f") '
-    '$(cat "${f%.now}.json"); done | head -c 4000000'
+    f'for f in {USES_FOLDER}/*.now; do [ -f "${{f%.now}}.json" ] && od -A n -v -t u8 -N 16 "$f" | tr -d "\\n" '
+    '&& printf " " && cat "${f%.now}.json" && echo; done | head -c 4000000'
 )
 
 

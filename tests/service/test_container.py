@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
+import struct
+import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,9 +17,10 @@ from day0.artifacts.service import LaunchSpec
 from day0.endpoint import EngineDied
 from day0.errors import InputError, Unavailable
 from day0.image import docker_client
+from day0.kernel_uses import read_marks
 from day0.verdict import Verdict
 from tasks.service import registry
-from tasks.service.container import reap_containers, security_of, start_container, state_reason
+from tasks.service.container import READ_MARKS, USES_FOLDER, reap_containers, security_of, start_container, state_reason
 from tasks.service.engine import EngineConfig
 from tasks.service.environment import prepare
 from tasks.service.launch import CONTAINER_PORT, check_readable, launch_spec
@@ -46,6 +50,20 @@ def test_without_a_daemon_the_remedy_is_told(monkeypatch: pytest.MonkeyPatch) ->
 def test_how_a_container_ended(state: dict[str, Any], reason: str | None) -> None:
     told = state_reason(state)
     assert told is None if reason is None else reason in (told or "")
+
+
+def test_marks_are_read_in_a_container_as_they_were_written(tmp_path: Path) -> None:
+    uses = [{"operator": "vllm::x  * \\n $HOME", "kernel": "a"}, {"operator": "y", "kernel": "b"}]
+    (tmp_path / "7.json").write_text(json.dumps(uses))
+    (tmp_path / "7.now").write_bytes(struct.pack("=QQ", 1, 5))
+    (tmp_path / "8.json").write_text(json.dumps(uses))
+    (tmp_path / "8.now").write_bytes(struct.pack("=QQ", 2, 6))
+    (tmp_path / "9.now").write_bytes(b"")
+    script = READ_MARKS.replace(USES_FOLDER, str(tmp_path))
+    said = subprocess.run(["sh", "-c", script], capture_output=True, check=False).stdout
+    assert [(mark.kernel, mark.operator) for mark in read_marks(said.splitlines())] == [
+        (use["kernel"], use["operator"]) for use in uses
+    ]
 
 
 @pytest.fixture
