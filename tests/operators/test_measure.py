@@ -200,7 +200,7 @@ def test_an_operator_that_breaks_the_device_for_good_ends_the_process() -> None:
 def test_a_value_that_is_read_on_the_host_is_compared() -> None:
     from tasks.operators.comparison import difference
 
-    read = ("aten::_local_scalar_dense", (), {})
+    read: tuple[str, tuple[Any, ...], dict[str, Any]] = ("aten::_local_scalar_dense", (), {})
     assert difference(*read, [3], [3], [3.0]) is None
     assert difference(*read, [math.nan], [math.nan], [math.nan]) is None
     assert difference(*read, [4], [3], [3.0]) == "[4], not [3]"
