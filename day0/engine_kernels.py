@@ -107,8 +107,10 @@ def taken_out(launch: LaunchSpec, ends: Sequence[End]) -> list[Check]:
     return [Check(name="kernels_taken_out", verdict=Verdict.PASS, reason=reason, measured=measured)]
 
 
-def on_service(service: Service, engine: LiveEngine, work: Callable[[Service], R]) -> R:
-    """The report of some work on a service; it says with which kernels it was done, where these are fewer.
+def on_service(
+    service: Service, engine: LiveEngine, work: Callable[[Service], R], before: OfService | None = None
+) -> R:
+    """The report of some work on a service, with the kernels that `before` left; it says which, where these are fewer.
 
     Raises:
         EngineDied: the engine ends without kernels too.
@@ -117,10 +119,15 @@ def on_service(service: Service, engine: LiveEngine, work: Callable[[Service], R
     def with_launch(its: LaunchSpec) -> R:
         return work(service.model_copy(update={"launch": its}))
 
-    report, launch, ends = bearing_kernels(service.launch, engine.last_words, with_launch)
-    if not ends:
+    report, launch, ends = bearing_kernels(left_by(service, before).launch, engine.last_words, with_launch)
+    if launch == service.launch:
         return report
     return report.model_copy(update={"checks": (*report.checks, *taken_out(launch, ends)), "launch": launch})
+
+
+def took_out(service: Service, before: OfService, report: OfService) -> bool:
+    """Whether the work of `report` took kernels out that `before` had left."""
+    return left_by(service, report).launch.given != left_by(service, before).launch.given
 
 
 def left_by(service: Service, *reports: OfService | None) -> Service:

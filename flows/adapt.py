@@ -17,6 +17,7 @@ from day0.artifacts.kernels import KernelUsage
 from day0.artifacts.recipe import Recipe
 from day0.artifacts.service import Runtime
 from day0.artifacts.snapshot import Snapshot
+from day0.engine_kernels import took_out
 from day0.errors import Cancelled, Day0Error, InputError
 from day0.execution import describe, slug
 from day0.files import digest_of
@@ -146,7 +147,8 @@ def adapt(
         smoked = stages.submit(smoke, snapshot, served, settings=smoke_suite(), benchmark=None)
         seen = stages.submit(multimodal, snapshot, settings=MultimodalSettings())
         measured = stages.submit(benchmark, snapshot, profiled, planned, served, smoked, settings=benchmark_suite())
-        if (found := stages.artifact(measured)) and found.launch:  # it took out a kernel that smoke had passed with
+        launched, asked, found = stages.artifact(served), stages.artifact(smoked), stages.artifact(measured)
+        if launched and asked and found and took_out(launched, asked, found):
             smoked = stages.submit(smoke, snapshot, served, settings=smoke_suite(), benchmark=measured)
         handed_over = stages.submit(
             recipe,

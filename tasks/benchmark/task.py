@@ -14,7 +14,7 @@ from day0.artifacts.smoke import SmokeReport
 from day0.artifacts.snapshot import Snapshot
 from day0.checkpoint import open_checkpoint
 from day0.endpoint import LiveEngine
-from day0.engine_kernels import left_by, on_service
+from day0.engine_kernels import on_service
 from day0.stage import MINUTES, stage, tree_of, workspace
 from tasks.benchmark.prompts import usable_token_ids
 from tasks.benchmark.roofline import DecodeBytes, decode_bytes
@@ -49,7 +49,7 @@ def benchmark(
             records=workspace(),
         )
 
-    return on_service(left_by(service, smoke), engine, measure)
+    return on_service(service, engine, measure, before=smoke)
 
 
 def _least_bytes(folder: Path, plan: ParallelPlan, context: float) -> DecodeBytes:

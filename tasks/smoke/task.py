@@ -11,7 +11,7 @@ from day0.artifacts.smoke import SmokeReport
 from day0.artifacts.snapshot import Snapshot
 from day0.checkpoint import read_config, read_quantisation
 from day0.endpoint import Endpoint, LiveEngine
-from day0.engine_kernels import left_by, on_service
+from day0.engine_kernels import on_service
 from day0.stage import MINUTES, stage
 from tasks.smoke.exact import float32_service, option
 from tasks.smoke.run import run_smoke
@@ -33,9 +33,7 @@ def smoke(
     out after smoke had passed: what is left is asked again.
     """
     snapshot.require_weights()  # the reference reads them
-    left = left_by(service, benchmark)
-    report = on_service(left, engine, lambda its: _smoke(snapshot, its, settings, engine))
-    return report if report.launch or left == service else report.model_copy(update={"launch": left.launch})
+    return on_service(service, engine, lambda its: _smoke(snapshot, its, settings, engine), before=benchmark)
 
 
 def _smoke(snapshot: Snapshot, service: Service, settings: SmokeSettings, engine: LiveEngine) -> SmokeReport:

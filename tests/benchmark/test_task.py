@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from day0.artifacts.benchmark import BenchmarkReport
-from day0.artifacts.service import Service
+from day0.artifacts.service import OfService, Service
 from day0.endpoint import Endpoint, EngineDied, LastWords
-from day0.engine_kernels import without_kernels
+from day0.engine_kernels import took_out, without_kernels
 from day0.verdict import Check, Verdict, follow_up
 from tasks.benchmark import task
 from tasks.benchmark.settings import load_settings
@@ -69,11 +69,14 @@ def test_all_is_measured_again_without_the_kernel_that_it_ended_in(measure: Any)
     assert engine.had == [["norm", "rotary"], ["rotary"]]
     assert report.launch == without_kernels(service.launch, ["norm"])
     assert report.verdict is Verdict.PASS
+    assert took_out(service, OfService(checks=report.checks), report)
     assert follow_up(report.checks) == [f"the engine ended in kernel norm for vllm_ir::rms_norm: {HOW}"]
 
 
 def test_it_begins_with_the_kernels_that_smoke_was_left_with(measure: Any) -> None:
     engine = Engine("norm")
-    _, report = measure(engine, "norm")
+    service, report = measure(engine, "norm")
     assert engine.had == [["rotary"]]
-    assert (report.launch, follow_up(report.checks)) == (None, [])
+    left = without_kernels(service.launch, ["norm"])
+    assert (report.launch, follow_up(report.checks)) == (left, [])
+    assert not took_out(service, OfService(checks=report.checks, launch=left), report)

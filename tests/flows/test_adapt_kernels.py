@@ -61,7 +61,7 @@ def plant(kernel: Path, fault: str) -> None:
 @pytest.fixture(scope="module")
 def run(home: Home, release: Path, kernels: Path) -> dict[str, Any]:
     exit_code, result = home.day0("adapt", f"dir:{release}", "--kernels", "accepted", DAY0_KERNELS=str(kernels))
-    assert exit_code == 0, result
+    assert exit_code == 0, [stage for stage in result["stages"] if stage["verdict"] != "pass"]
     return result
 
 
