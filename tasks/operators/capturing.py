@@ -12,9 +12,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from day0 import deadline, home, process
-from day0.deadline import Deadline
-from day0.errors import Cancelled, EvidenceMissing, StageTimeout
+from day0 import home, process
+from day0.errors import EvidenceMissing
 from day0.files import write_json
 from day0.progress import report
 from tasks.operators.measure import CONTEXT, PROMPT
@@ -81,13 +80,9 @@ def _captured(request: CaptureRequest, limit: float) -> Capture:
         write_json(asked, request.to_json())
         command = [sys.executable, "-m", "tasks.operators.capture", str(asked), str(answer)]
         env = os.environ | {"HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": ""}
-        outer = deadline.current()
-        own = Deadline("tracing the model", limit)
         try:
-            with outer.guard(lambda: own.end(Cancelled("the stage ended"))), own.running():
-                process.run(command, cwd=home.PROJECT, env=env)
-        except StageTimeout as error:
-            outer.check()
+            process.run_within(limit, command, cwd=home.PROJECT, env=env)
+        except process.TimedOut as error:
             raise CaptureEndless(f"it took longer than {limit:g} s") from error
         try:
             return Capture.model_validate_json(answer.read_bytes())
