@@ -1,4 +1,4 @@
-"""Subprocesses that end when their stage's time does, with everything that they started."""
+"""Subprocesses that end when their stage's time does, or day0 itself, with everything that they started."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from day0 import deadline
@@ -14,6 +15,9 @@ from day0.deadline import Deadline
 from day0.errors import Cancelled, Day0Error, StageTimeout
 
 TAIL_LINES = 200
+
+#: Kills a process group when its standard input is closed without a word.
+_WATCH = 'read -r ended || kill -s KILL -- "-$1"'
 
 
 class ProcessFailed(Day0Error):
@@ -27,7 +31,7 @@ class ProcessFailed(Day0Error):
 
 
 class TimedOut(Day0Error):
-    """A subprocess did not end within its own limit; the stage's time was not up."""
+    """Work did not end within a limit of its own; the stage's time was not up."""
 
 
 def end_group(process: subprocess.Popen[bytes], grace: float = 5.0) -> None:
@@ -45,6 +49,30 @@ def end_group(process: subprocess.Popen[bytes], grace: float = 5.0) -> None:
             except (ProcessLookupError, PermissionError):
                 return
             time.sleep(0.05)
+
+
+@contextmanager
+def _ended(process: subprocess.Popen[bytes]) -> Iterator[None]:
+    """A process that leads its own group, for the body: all of the group is ended with it, and killed if day0 ends
+    without a chance to (by SIGKILL, or for want of memory).
+
+    A shell reads from a pipe whose other end the kernel closes, however we end. (PR_SET_PDEATHSIG would reach the first
+    process alone, and set it before exec, where threads make Python unsafe.)
+    """
+    watch: subprocess.Popen[bytes] | None = None
+    try:
+        watch = subprocess.Popen(
+            ["sh", "-c", _WATCH, "sh", str(process.pid)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        yield
+    finally:
+        end_group(process)
+        if watch:
+            watch.communicate(b"ended\n")
 
 
 def run(
@@ -74,7 +102,7 @@ def run(
     tail: list[str] = []
     assert process.stdout is not None
     try:
-        with deadline.current().guard(lambda: end_group(process)):
+        with _ended(process), deadline.current().guard(lambda: end_group(process)):
             for raw in process.stdout:
                 line = raw.decode(errors="replace").rstrip("\n")
                 tail = [*tail[-TAIL_LINES:], line]
@@ -82,7 +110,6 @@ def run(
                     on_line(line)
             returncode = process.wait()
     finally:
-        end_group(process)
         process.stdout.close()
         process.wait()
     if returncode:
@@ -105,10 +132,22 @@ def run_within(
         TimedOut: it did not end in `seconds`; the whole process group is gone.
         StageTimeout, Cancelled: the stage's time was up before.
     """
-    outer, own = deadline.current(), Deadline(Path(command[0]).name, seconds)
+    with within(seconds, Path(command[0]).name):
+        return run(command, cwd=cwd, env=env, on_line=on_line)
+
+
+@contextmanager
+def within(seconds: float | None, name: str) -> Iterator[None]:
+    """A limit of the body's own, within the stage's: the current deadline of the body. None: only the stage's counts.
+
+    Raises:
+        TimedOut: the body did not end in `seconds`.
+        StageTimeout, Cancelled: the stage's time was up before.
+    """
+    outer, own = deadline.current(), Deadline(name, seconds)
     try:
         with outer.guard(lambda: own.end(Cancelled("the stage ended"))), own.running():
-            return run(command, cwd=cwd, env=env, on_line=on_line)
+            yield
     except StageTimeout as error:
         outer.check()
         raise TimedOut(f"it did not end in {seconds:g} s") from error

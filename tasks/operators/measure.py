@@ -14,10 +14,9 @@ from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
-from day0 import deadline, home, process
+from day0 import home, process
 from day0.artifacts.base import Frozen
-from day0.deadline import Deadline
-from day0.errors import Cancelled, EvidenceMissing, StageTimeout
+from day0.errors import EvidenceMissing
 from day0.files import write_json
 from day0.progress import report
 from tasks.operators.records import Capture, Measured, WrittenCall
@@ -117,13 +116,10 @@ def measure(
         seed=seed,
         most_seconds=most_seconds,
     )
-    outer = deadline.current()
-    own = Deadline("measuring", limit)
     try:
-        with outer.guard(lambda: own.end(Cancelled("the stage ended"))), own.running():
+        with process.within(limit, "measuring"):
             _measure_all(request, env or {}, found)
-    except StageTimeout:
-        outer.check()
+    except process.TimedOut:
         found.out_of_time = True
     if not found.measured:
         raise EvidenceMissing(f"operators were not measured on {device}: the process gave no answer")

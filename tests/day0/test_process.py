@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import subprocess
 import sys
 import threading
@@ -108,3 +109,26 @@ def test_an_event_loop_gives_its_result() -> None:
         return 42
 
     assert deadline.run_async(answer()) == 42
+
+
+ORPHANS = """
+import sys
+from day0 import process
+process.run(["sh", "-c", "sleep 619 & echo begun; sleep 619"], on_line=lambda line: print(line, flush=True))
+"""
+
+
+@pytest.mark.parametrize("sign", [signal.SIGKILL, signal.SIGTERM])
+def test_what_was_started_ends_with_a_parent_that_is_killed(sign: signal.Signals) -> None:
+    """By SIGKILL it cannot end anything itself any more."""
+    parent = subprocess.Popen([sys.executable, "-c", ORPHANS], stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
+    with parent.stdout:
+        assert parent.stdout.readline() == "begun\n"
+    assert alive("sleep 619")
+    parent.send_signal(sign)
+    parent.wait()
+    ends = time.monotonic() + 20
+    while alive("sleep 619") and time.monotonic() < ends:
+        time.sleep(0.05)
+    assert not alive("sleep 619")
