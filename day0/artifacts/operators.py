@@ -42,10 +42,12 @@ class Operator(Frozen):
     flops: float | None
     bytes: float | None
     share: float | None
-    """Of the phase's least possible time on the target, 0 to 1."""
+    """Of the phase's least possible time on the target, 0 to 1; where it is `apart`, the time of one kernel for it."""
     status: Status
     via: str | None = None
     """For `composite` what it becomes, for `fallback` where it runs."""
+    apart: bool = False
+    """A composite that runs as several kernels, or as one many times, and so takes longer than its share says."""
     seconds: float | None = None
     """Its least time on the target's roofline; None where its cost or the target's rates are not known."""
     graph: GraphSeverity = "unknown"
@@ -80,9 +82,9 @@ class Phase(Frozen):
     seconds: float | None = None
     """The least time of the operators whose cost is known."""
     native: float | None = None
-    """Share of that time which the target's own kernels take, composites of them among it; 0 to 1."""
+    """Share of that time in operators that are one kernel of the target, composites of one among them; 0 to 1."""
     composite: float | None = None
-    """Share of that time in composites alone, which may be slower than one kernel would be."""
+    """Share of that time in operators that are `apart`. What is neither is in gaps."""
     composites: tuple[Operator, ...] = ()
     """Before dispatch: the composite operators that the others stand in, each whole. A target may have them whole."""
     corrections: tuple[Correction, ...] = ()
@@ -106,7 +108,7 @@ class Gap(Frozen):
 
 
 class Reach(Frozen):
-    """The fewest operators that, once the target has them, bring its own kernels to `share` of a phase's time."""
+    """The fewest operators that, once each is one kernel of the target, bring those to `share` of a phase's time."""
 
     phase: str
     share: float
@@ -187,6 +189,8 @@ class OperatorReport(Artifact):
     measurement: Measurement = Measurement()
     slow: tuple[Gap, ...] = ()
     """Operators that are there and were measured to be slow: no gaps, but a kernel may pay."""
+    apart: tuple[Gap, ...] = ()
+    """Operators that are only there taken apart, with what they cost as one kernel: no gaps, but a kernel may pay."""
     reach: tuple[Reach, ...] = ()
     first_token: tuple[Need, ...] = ()
     """What is needed for a first token at all."""

@@ -9,8 +9,8 @@ import click
 from flows import output
 
 CONTENT = (
-    "target", "model", "source", "prompt", "context", "phases", "gaps", "slow", "measurement", "reach", "first_token",
-    "graph", "news",
+    "target", "model", "source", "prompt", "context", "phases", "gaps", "slow", "apart", "measurement", "reach",
+    "first_token", "graph", "news",
 )  # fmt: skip
 
 

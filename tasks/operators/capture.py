@@ -36,6 +36,7 @@ from tasks.operators.records import (
     WrittenCall,
 )
 from tasks.operators.registrations import is_readable, registrations
+from tasks.operators.support.composites import parts_of
 from tasks.operators.tracing import Trace, trace_all
 from tasks.operators.written import write_calls
 
@@ -82,6 +83,7 @@ def capture(request: CaptureRequest) -> Capture:
     names |= {part for by_device in parts.values() for inner in by_device.values() for part in inner}
     if model.resembles:  # formulas tell instead where the likeness does not hold
         names |= operators_named()
+    names |= parts_of(names)
     assumed = sorted({name for log in found.logs.values() for name in log.assumed})
     if assumed:
         found.notes.append(f"what {', '.join(assumed)} read on the host was taken to be 0: there is no data")
@@ -114,10 +116,10 @@ def unsupported(reason: str, key: str | None) -> Capture:
     """What torch has registered for the operators that formulas may name."""
     query = torch.zeros(1, 2, 4, 8, dtype=torch.bfloat16, device="meta")
     parts = {ATTENTION: attention_parts({"causal": ((query, query, query), {"is_causal": True})})}
-    names = operators_named() | {part for inner in parts[ATTENTION].values() for part in inner}
+    names = {*operators_named(), *(part for inner in parts[ATTENTION].values() for part in inner)}
     return Capture(
         unsupported=reason,
-        registrations=registrations(set(names), key),
+        registrations=registrations(names | parts_of(names), key),
         parts=parts,
         key_readable=is_readable(key),
         packages={name: version(name) for name in ("torch", "transformers")},

@@ -93,14 +93,15 @@ def ranked_phase(
     operators.sort(key=lambda o: (-or_most(o.share), -o.calls, o.name))
     names = {o.name for o in found}
     composites = (o for o in before if o.name in capture.parts and o.name not in names)
-    own = sum(o.share or 0 for o in operators if is_there(o.status))
+    own = sum(o.share or 0 for o in operators if is_there(o.status) and not o.apart)
+    apart = sum(o.share or 0 for o in operators if o.apart)
     return Phase(
         operators=tuple(operators),
         flops=sum(o.flops or 0 for o in found),
         bytes=sum(o.bytes or 0 for o in found),
         seconds=whole if rates.known else None,
         native=min(1.0, own) if whole else None,
-        composite=sum(o.share or 0 for o in operators if o.status == "composite") if whole else None,
+        composite=min(1.0, apart) if whole else None,
         composites=tuple(_operator(o, None, 0, support, rates) for o in composites),
     )
 
@@ -120,7 +121,8 @@ def _operator(
         status=found.status,
         via=found.via,
         seconds=time if rates.known else None,
-        graph=graph_severity(o.name, found.status),
+        apart=found.apart,
+        graph="breaks" if found.reads_host else graph_severity(o.name, found.status),
         evidence=_evidence(evidence) if evidence else None,
         measured=next((f.outcome for f in found.findings if f.kind == "measured"), None),
         conflicts=found.conflicts,
@@ -174,6 +176,15 @@ def slow_of(phases: Mapping[str, Phase]) -> tuple[Gap, ...]:
     return _ranked(phases, lambda o: is_there(o.status) and o.measured == "slow")
 
 
+def apart_of(phases: Mapping[str, Phase]) -> tuple[Gap, ...]:
+    """Operators that the target only has taken apart and that take a share worth naming, most costly first.
+
+    They are there, so they are no gaps, but a kernel of their own may be worth most: a grouped product without one is a
+    loop over the experts.
+    """
+    return tuple(gap for gap in _ranked(phases, lambda o: o.apart) if or_most(gap.share) >= WORTH_NAMING)
+
+
 def _ranked(phases: Mapping[str, Phase], meant: Callable[[Operator], bool]) -> tuple[Gap, ...]:
     gaps: dict[str, Gap] = {}
     for phase, content in phases.items():
@@ -199,6 +210,8 @@ def advice(operator: Operator) -> str:
     """What to do about an operator that is not there."""
     if operator.measured == "wrong":
         return "the device computes it wrongly: it needs a kernel in its place"
+    if operator.apart:
+        return f"it runs as {operator.via}, which takes longer than one kernel would: a kernel of its own may pay"
     if is_there(operator.status):
         return "it is there and slow: a kernel may pay"
     if operator.status == "unknown" and operator.via:
@@ -210,12 +223,13 @@ def advice(operator: Operator) -> str:
 def reach_of(phases: Mapping[str, Phase]) -> tuple[Reach, ...]:
     """For each phase and level, the fewest operators that bring the target's own kernels to that share of its time.
 
-    Taking the most costly first is the shortest list, since shares add up. All of it needs every operator, those too
-    that take no time or whose time is not known.
+    What is only there taken apart is among them, as its share is of one kernel. Taking the most costly first is the
+    shortest list, since shares add up. All of it needs every operator, those too that take no time or whose time is not
+    known.
     """
     found = []
     for name, phase in phases.items():
-        gaps = [o for o in phase.operators if not is_there(o.status)]
+        gaps = [o for o in phase.operators if not is_there(o.status) or o.apart]
         timed = [o for o in gaps if o.share is not None]
         for level in LEVELS:
             chosen: list[str] = []
@@ -229,22 +243,6 @@ def reach_of(phases: Mapping[str, Phase]) -> tuple[Reach, ...]:
                 chosen = [o.name for o in timed] + [o.name for o in gaps if o.share is None]
             found.append(Reach(phase=name, share=level, operators=tuple(chosen)))
     return tuple(found)
-
-
-def taken_apart(phases: Mapping[str, Phase]) -> dict[str, float]:
-    """Products and attention that the target has only taken apart, by their largest share of a phase's time.
-
-    They are there, so they are no gaps, but a kernel of their own may be worth most: a grouped product without one is
-    a loop over the experts. One that becomes a single kernel is as good as native.
-    """
-    found: dict[str, float] = {}
-    for phase in phases.values():
-        for o in phase.operators:
-            one_kernel = o.via is not None and "::" in o.via and "," not in o.via
-            heavy = work_class(o.name) in ("product", "attention") and (o.share or 0) >= WORTH_NAMING
-            if o.status == "composite" and heavy and not one_kernel:
-                found[o.name] = max(found.get(o.name, 0.0), o.share or 0)
-    return dict(sorted(found.items(), key=lambda item: (-item[1], item[0])))
 
 
 def first_token(found: Iterable[CapturedOperator], phase: Phase) -> tuple[Need, ...]:

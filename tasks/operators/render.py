@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from rich import box
 from rich.console import Console
+from rich.padding import Padding
 from rich.table import Table
+from rich.text import Text
 
-from day0.artifacts.operators import Graph, News, OperatorReport, Phase
-from tasks.operators.records import EXPLICIT
+from day0.artifacts.operators import Gap, Graph, News, Operator, OperatorReport, Phase
+from day0.verdict import Check
+from tasks.operators.costs import work_class
+from tasks.operators.support.composites import COMPUTES
 
 STYLE = {"native": "green", "composite": "green", "fallback": "yellow", "missing": "red", "unknown": "yellow"}
 #: What a call does to graph capture, in words; what is captured, or not known, is not said.
@@ -26,26 +30,12 @@ def show_operators(report: OperatorReport, console: Console | None = None) -> No
     titles = {"prefill": f"prefill of {report.prompt} tokens", "decode": f"decode of one token at {report.context}"}
     for name, phase in report.phases.items():
         console.print(_phase_table(f"{titles.get(name, name)} on {report.target}", phase))
-        if phase.native is not None and report.gaps:
-            apart = f", {_percent(phase.composite)} of it taken apart" if phase.composite else ""
-            console.print(
-                f"{report.target}'s own kernels take {_percent(phase.native)} of its time{apart}", highlight=False
-            )
+        _show_native(report.target, phase, console)
         for correction in phase.corrections:
-            console.print(
-                f"{correction.what}: {_scaled(correction.flops)}FLOP. {correction.reason}",
-                highlight=False,
-                soft_wrap=True,
-            )
-    if report.gaps:
-        console.print(f"gaps of {report.target}, most costly first", style="italic")
-    for gap in report.gaps:
-        share = f"{_percent(gap.share)} of {' and '.join(gap.phases)}"
-        status = "[red]wrong[/]" if gap.measured == "wrong" else _status(gap.status)
-        console.print(f"{gap.name}  {status}  {share}\n  {gap.advice}", highlight=False, soft_wrap=True)
-    for gap in report.slow:
-        share = f"{_percent(gap.share)} of {' and '.join(gap.phases)}"
-        console.print(f"{gap.name}  [yellow]slow[/]  {share}\n  {gap.advice}", highlight=False, soft_wrap=True)
+            _say(console, f"{correction.what}: {_scaled(correction.flops)}FLOP. {correction.reason}")
+    _show_gaps(f"gaps of {report.target}, most costly first", report.gaps, report, console)
+    _show_gaps("measured to be slow", report.slow, report, console)
+    _show_gaps("only there taken apart, with the share that one kernel would have", report.apart, report, console)
     _show_reach(report, console)
     _show_capture(report, console)
     _show_conflicts(report, console)
@@ -54,22 +44,64 @@ def show_operators(report: OperatorReport, console: Console | None = None) -> No
     if report.news:
         _show_news(report.news, console)
     for check in report.checks:
-        console.print(f"{check.verdict}: {check.reason}", highlight=False, soft_wrap=True)
+        _show_check(check, console)
+
+
+def _say(console: Console, text: str, indent: int = 0) -> None:
+    """Text as it is, wrapped at the console's width."""
+    console.print(Padding(Text.from_markup(text), (0, 0, 0, indent), expand=False))
+
+
+def _show_native(target: str, phase: Phase, console: Console) -> None:
+    """What of the phase runs on the target, and how."""
+    if phase.native is None:
+        return
+    lacking = 1 - phase.native - (phase.composite or 0)
+    parts = [f"{_percent(phase.native)} of its time in one kernel of {target} an operator"]
+    if phase.composite:
+        parts.append(f"{_percent(phase.composite)} in operators taken apart, which take longer than that")
+    if lacking > 1e-9:
+        parts.append(f"{_percent(lacking)} in gaps")
+    _say(console, "; ".join(parts))
+
+
+def _show_gaps(title: str, gaps: tuple[Gap, ...], report: OperatorReport, console: Console) -> None:
+    if gaps:
+        console.print(title, style="italic")
+    for gap in gaps:
+        status = {"wrong": "[red]wrong[/]", "slow": "[yellow]slow[/]"}.get(gap.measured or "", _status(gap.status))
+        shares = {phase: _share_of(gap.name, report.phases[phase]) for phase in gap.phases}
+        _say(console, f"{gap.name}  {status}  {', '.join(f'{_percent(s)} of {phase}' for phase, s in shares.items())}")
+        _say(console, gap.advice, 2)
+
+
+def _share_of(name: str, phase: Phase) -> float | None:
+    return next((o.share for o in phase.operators if o.name == name), None)
+
+
+def _show_check(check: Check, console: Console) -> None:
+    """A verdict, and each part of its reason on a line."""
+    first, *others = check.reason.split("; ")
+    _say(console, f"{check.verdict}: {_plain(first)}")
+    for other in others:
+        _say(console, _plain(other), 2)
+
+
+def _plain(text: str) -> str:
+    """Brackets in it are no markup."""
+    return text.replace("[", "\\[")
 
 
 def _show_reach(report: OperatorReport, console: Console) -> None:
     """What to write first."""
-    if not report.gaps:
-        return
     for reach in report.reach:
-        wanted = ", ".join(reach.operators) or "nothing more"
-        console.print(
-            f"{reach.phase} to {reach.share:.0%} of its time in own kernels: {wanted}", highlight=False, soft_wrap=True
-        )
+        if report.gaps or report.apart:
+            wanted = ", ".join(reach.operators) or "nothing more"
+            _say(console, f"{reach.phase} to {reach.share:.0%} of its time in one kernel an operator: {wanted}")
     lacking = [need for need in report.first_token if need.status not in ("native", "composite")]
     if lacking:
         names = ", ".join(need.name for need in lacking)
-        console.print(f"for a first token, in order: {names}", highlight=False, soft_wrap=True)
+        _say(console, f"for a first token, in order: {names}")
 
 
 def _show_capture(report: OperatorReport, console: Console) -> None:
@@ -78,7 +110,7 @@ def _show_capture(report: OperatorReport, console: Console) -> None:
     for severity, words in SEVERITY.items():
         names = dict.fromkeys(o.name for o in operators if o.graph == severity)
         if names:
-            console.print(f"graph capture {words}: {', '.join(names)}", highlight=False, soft_wrap=True)
+            _say(console, f"graph capture {words}: {', '.join(names)}")
 
 
 def _show_conflicts(report: OperatorReport, console: Console) -> None:
@@ -86,9 +118,9 @@ def _show_conflicts(report: OperatorReport, console: Console) -> None:
     operators = [o for phase in report.phases.values() for o in phase.operators]
     said = list(dict.fromkeys(conflict for o in operators for conflict in o.conflicts))
     for conflict in said[:MOST_CONFLICTS]:
-        console.print(f"[yellow]evidence differs[/]: {conflict}", highlight=False, soft_wrap=True)
+        _say(console, f"[yellow]evidence differs[/]: {conflict}")
     if len(said) > MOST_CONFLICTS:
-        console.print(f"and {len(said) - MOST_CONFLICTS} more such (--json has all)", highlight=False)
+        _say(console, f"and {len(said) - MOST_CONFLICTS} more such (--json has all)")
 
 
 def _show_graph(graph: Graph, console: Console) -> None:
@@ -117,7 +149,7 @@ def _show_news(news: News, console: Console) -> None:
     }
     for title, text in lines.items():
         if text:
-            console.print(f"{title}: {text}", highlight=False, soft_wrap=True)
+            _say(console, f"{title}: {text}")
     if not news.there and not news.operators:
         console.print("no new operator")
 
@@ -133,13 +165,23 @@ def _phase_table(title: str, phase: Phase) -> Table:
     free = [o for o in phase.operators if o.bytes == 0 and o.flops == 0 and o.status in ("native", "composite")]
     for o in phase.operators:
         if o not in free:
-            via = "" if o.via in (None, EXPLICIT) else f"\n  [dim]via {o.via}[/]"
+            via = f"\n  [dim]via {through}[/]" if (through := _via(o)) else ""
             numbers = (f"{o.calls:,}", _scaled(o.flops), _scaled(o.bytes), _percent(o.share))
-            table.add_row(o.name + via, *numbers, _status(o.status))
+            table.add_row(o.name + via, *numbers, "[yellow]composite[/]" if o.apart else _status(o.status))
     if free:
         table.caption = f"and {sum(o.calls for o in free):,} calls of {len(free)} operators that move nothing"
         table.caption_justify = "left"
     return table
+
+
+def _via(operator: Operator) -> str:
+    """What an operator becomes, where that is worth a line: of many parts those that compute."""
+    via = operator.via or ""
+    if operator.status != "composite" or not via:
+        return via
+    if not operator.apart and work_class(operator.name) not in ("product", "attention"):
+        return ""
+    return ", ".join(part for part in via.split(", ") if work_class(part.split(" ")[0]) in COMPUTES) or via
 
 
 def _status(status: str) -> str:

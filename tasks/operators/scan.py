@@ -15,7 +15,7 @@ from tasks.operators.corrections import corrections, off_by, structure_or_none
 from tasks.operators.evidence import UNMEASURED, Evidence, measured_evidence
 from tasks.operators.formulas import from_formulas
 from tasks.operators.fusions import fused_patterns
-from tasks.operators.ranking import Rates, first_token, gaps_of, ranked_phase, reach_of, slow_of, taken_apart
+from tasks.operators.ranking import Rates, apart_of, first_token, gaps_of, ranked_phase, reach_of, slow_of
 from tasks.operators.records import Capture, Resembling
 from tasks.operators.resemblance import MOST_OFF, differs
 from tasks.operators.settings import OperatorSettings
@@ -92,8 +92,8 @@ def judge(
         )
         for name, found in capture.phases.items()
     }
-    gaps = gaps_of(phases)
-    checks = [_traced(config, capture, settings, phases, rates), _covered(settings.target, phases, gaps)]
+    gaps, apart = gaps_of(phases), apart_of(phases)
+    checks = [_traced(config, capture, settings, phases, rates), _covered(settings.target, phases, gaps, apart)]
     if evidence.check is not None:
         checks.append(evidence.check)
     if capture.resembles:
@@ -119,6 +119,7 @@ def judge(
         model=str(config.get("model_type") or ""),
         measurement=evidence.record,
         slow=slow_of(phases),
+        apart=apart,
         reach=reach_of(phases),
         first_token=first_token(capture.phases["prefill"], phases["prefill"]),
         graph=fused_patterns(capture.graph, settings.fused) if capture.graph else None,
@@ -214,21 +215,22 @@ def is_quantised(config: Mapping[str, Any]) -> bool:
 _GAPS = ("missing", "fallback", "unknown")
 
 
-def _covered(target: str, phases: Mapping[str, Phase], gaps: tuple[Gap, ...]) -> Check:
+def _covered(target: str, phases: Mapping[str, Phase], gaps: tuple[Gap, ...], apart: tuple[Gap, ...]) -> Check:
     """Gaps do not fail the scan, which has found them: the kernels stage must meet them. What is not known does."""
     distinct = len({o.name for phase in phases.values() for o in phase.operators})
     wrong = [g.name for g in gaps if g.measured == "wrong"]
     named = {s: [g.name for g in gaps if g.status == s and g.name not in wrong] for s in _GAPS}
     named = {"wrong": wrong, **named}
-    apart = taken_apart(phases)
-    only_apart = ", ".join(f"{name} ({share:.0%} of a phase's time)" for name, share in apart.items())
+    shares = {gap.name: gap.share for gap in apart}
+    part = {name: "an unknown part" if share is None else f"{share:.0%}" for name, share in shares.items()}
+    only_apart = ", ".join(f"{name} ({part[name]} of a phase's time as one kernel)" for name in shares)
     only_apart = f"; without a kernel of its own, taken apart: {only_apart}" if apart else ""
     if not gaps:
         return Check(
             name="coverage",
             verdict=Verdict.PASS,
             reason=f"{target} has all {distinct} operators{only_apart}",
-            measured={"operators": distinct, "taken_apart": apart},
+            measured={"operators": distinct, "taken_apart": shares},
         )
     why = {o.via for phase in phases.values() for o in phase.operators if o.status == "unknown" and o.via}
     unknown = f"not known ({'; '.join(sorted(why))})" if why else "not known"
@@ -243,7 +245,7 @@ def _covered(target: str, phases: Mapping[str, Phase], gaps: tuple[Gap, ...]) ->
         name="coverage",
         verdict=Verdict.INCONCLUSIVE if named["unknown"] else Verdict.PASS,
         reason=f"{len(gaps)} of {distinct} operators are not shown to be on {target}: {found}{only_apart}",
-        measured={"operators": distinct, "taken_apart": apart, **named},
+        measured={"operators": distinct, "taken_apart": shares, **named},
     )
 
 

@@ -30,11 +30,16 @@ REGISTRATIONS = {
     "aten::bmm": registered("CPU", NON_FUNCTIONAL, delegate="aten::bmm.out"),
     "aten::bmm.out": registered("CPU", "CUDA"),
     "aten::_safe_softmax": registered(EXPLICIT),
+    "aten::copy_": registered(EXPLICIT),
     FUSED: registered("CPU"),
     ATTENTION: registered(IMPLICIT),
     "aten::_fused_only_on_cuda": registered("CUDA"),
     "vllm::x": Registration(exists=False),
 }
+
+#: What torch's own kernel of _safe_softmax calls.
+SOFTMAX = ("aten::_softmax", "aten::isneginf", "aten::all.dim", "aten::where.self_out")
+REGISTRATIONS |= {name: registered("CPU", "CUDA") for name in SOFTMAX}
 
 PARTS = {ATTENTION: {"CPU": (FUSED,), "decomposed": ("aten::_safe_softmax", "aten::bmm")}}
 

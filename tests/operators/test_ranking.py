@@ -15,6 +15,7 @@ from tasks.operators.scan import judge
 from tests.operators.captures import (
     ATTENTION,
     REGISTRATIONS,
+    SOFTMAX,
     captured,
     dispatcher,
     listed,
@@ -91,16 +92,47 @@ def test_no_shorter_list_reaches_a_level(times: list[int], own: int) -> None:
             assert all(own + sum(fewer) < reach.share * whole for fewer in shorter)
 
 
-def test_a_product_that_is_only_there_taken_apart_is_named() -> None:
+LOOP = REGISTRATIONS | {
+    "aten::_grouped_mm": registered(EXPLICIT),
+    "aten::histc": registered("CPU"),
+}
+
+
+def test_a_product_that_is_only_there_taken_apart_runs_but_not_as_one_kernel() -> None:
     """A grouped product without a kernel is a loop over the experts: no gap, but what matters."""
-    registrations = REGISTRATIONS | {"aten::_grouped_mm": registered(EXPLICIT)}
-    capture = make_capture("aten::mm", captured("aten::_grouped_mm", 0.0, 300.0), registrations=registrations)
-    report = judge(CONFIG, settings(listed("aten::mm")), capture)
-    assert report.gaps == ()
-    assert "without a kernel of its own, taken apart: aten::_grouped_mm (75% of a phase's time)" in coverage_of(report)
-    assert (report.phases["decode"].native, report.phases["decode"].composite) == (1.0, 0.75)
-    # What becomes one kernel is as good as native.
-    assert "taken apart" not in coverage_of(judge(CONFIG, settings(dispatcher()), make_capture(ATTENTION)))
+    calls = ("aten::mm", captured("aten::_grouped_mm", 0.0, 300.0), captured("aten::histc", 0.0, 1.0))
+    capture = make_capture(*calls, registrations=LOOP)
+    report = judge(CONFIG, settings(listed("aten::mm", "aten::mm.out", fallback="CPU")), capture)
+    phase = report.phases["decode"]
+    grouped = next(o for o in phase.operators if o.name == "aten::_grouped_mm")
+    assert (grouped.status, grouped.via, grouped.apart) == ("composite", "aten::mm.out for each group", True)
+    # It reads where each group ends on the host, which no captured graph can hold.
+    assert grouped.graph == "breaks"
+    assert [gap.name for gap in report.gaps] == ["aten::histc"]
+    assert [gap.name for gap in report.apart] == ["aten::_grouped_mm"]
+    assert "a kernel of its own may pay" in report.apart[0].advice
+    named = "without a kernel of its own, taken apart: aten::_grouped_mm (75% of a phase's time as one kernel)"
+    assert named in coverage_of(report)
+    assert phase.native == pytest.approx(100 / 401)
+    assert phase.composite == pytest.approx(300 / 401)
+    assert {r.share: r.operators for r in report.reach if r.phase == "decode"} == {
+        0.8: ("aten::_grouped_mm",),
+        0.95: ("aten::_grouped_mm",),
+        1.0: ("aten::_grouped_mm", "aten::histc"),
+    }
+
+
+def test_a_grouped_product_whose_product_is_lacking_is_a_gap() -> None:
+    report = judge(CONFIG, settings(listed("aten::mm")), make_capture("aten::_grouped_mm", registrations=LOOP))
+    assert [(gap.name, gap.status) for gap in report.gaps] == [("aten::_grouped_mm", "missing")]
+    assert "what it lacks of its parts: aten::mm.out" in report.gaps[0].advice
+
+
+def test_what_becomes_one_kernel_is_as_good_as_native() -> None:
+    report = judge(CONFIG, settings(dispatcher()), make_capture(ATTENTION, "aten::_to_copy"))
+    assert {o.status for o in report.phases["decode"].operators} == {"composite"}
+    assert (report.phases["decode"].native, report.phases["decode"].composite, report.apart) == (1.0, 0.0, ())
+    assert "taken apart" not in coverage_of(report)
 
 
 def test_a_first_token_needs_operators_in_the_order_of_first_use() -> None:
@@ -138,7 +170,7 @@ def test_an_engines_custom_operator_is_missing() -> None:
 
 
 def test_what_torch_takes_apart_is_composite() -> None:
-    report = judge(CONFIG, settings(listed("aten::bmm")), make_capture(ATTENTION))
+    report = judge(CONFIG, settings(listed("aten::bmm", *SOFTMAX)), make_capture(ATTENTION))
     attention = report.phases["prefill"].operators[0]
     assert (attention.status, attention.via) == ("composite", "aten::_safe_softmax, aten::bmm")
     assert report.gaps == ()

@@ -14,13 +14,14 @@ from day0.home import PROJECT
 from day0.target_operators import TargetOperators
 from tasks.operators.records import EXPLICIT, Capture, Measured
 from tasks.operators.support.rank import OperatorSupport, support_for
-from tests.operators.captures import ATTENTION, CALLED, FUSED, dispatcher, listed, make_capture
+from tests.operators.captures import ATTENTION, CALLED, FUSED, SOFTMAX, dispatcher, listed, make_capture
 
 
 def test_the_dispatcher_of_the_cpu() -> None:
     support = support_for(dispatcher(), make_capture())
     assert support.lookup("aten::mm") == ("native", None)
-    assert support.lookup("aten::_to_copy") == ("composite", EXPLICIT)
+    assert support.lookup("aten::_to_copy") == ("composite", "aten::copy_")
+    assert support.lookup("aten::copy_") == ("composite", EXPLICIT)
     assert support.lookup(ATTENTION) == ("composite", FUSED)
 
 
@@ -63,11 +64,11 @@ def test_what_a_list_lacks_runs_on_the_cpu_only_where_the_backend_does_so() -> N
 
 def test_a_composite_is_as_good_as_what_it_becomes() -> None:
     assert support_for(listed(ATTENTION), make_capture()).lookup(ATTENTION) == ("native", None)
-    whole = support_for(listed("aten::bmm"), make_capture())
+    whole = support_for(listed("aten::bmm", *SOFTMAX), make_capture())
     assert whole.lookup(ATTENTION) == ("composite", "aten::_safe_softmax, aten::bmm")
-    assert support_for(listed("aten::mm"), make_capture()).lookup(ATTENTION) == ("missing", "aten::bmm")
+    assert support_for(listed(*SOFTMAX), make_capture()).lookup(ATTENTION) == ("missing", "aten::bmm")
     # The composite itself never falls back: it is taken apart first, and then its part does.
-    support = support_for(listed("aten::mm", fallback="CPU"), make_capture())
+    support = support_for(listed(*SOFTMAX, fallback="CPU"), make_capture())
     assert support.lookup(ATTENTION) == ("fallback", "aten::bmm")
 
 
@@ -131,9 +132,11 @@ def test_llama_before_dispatch_by_the_vendors_lists() -> None:
 def test_what_lists_lack() -> None:
     for target in ("ascend", "musa", "gaudi"):
         grouped = on(target).support("aten::_grouped_mm")
-        assert (grouped.status, grouped.via) == ("composite", EXPLICIT)
+        assert (grouped.status, grouped.via) == ("composite", "aten::mm.out for each group")
+        assert (grouped.apart, grouped.reads_host) == (True, True)
         assert grouped.notes == ("made of other operators here, where CUDA has a kernel of its own",)
-    assert on("cuda").lookup("aten::_grouped_mm") == ("native", None)
+    own = on("cuda").support("aten::_grouped_mm")
+    assert (own.status, own.via, own.apart, own.reads_host) == ("native", None, False, False)
     histc = on("gaudi").support("aten::histc")
     assert (histc.status, histc.via) == ("fallback", "CPU")
     assert any("no graph with it can be captured" in note and "HPU graphs" in note for note in histc.notes)
@@ -234,9 +237,11 @@ def test_of_several_measurements_the_worst_counts() -> None:
 
 def test_a_composite_whose_part_was_measured_wrong_is_no_support() -> None:
     wrong = Measured(overload="aten::bmm", works=False, wrong=True)
-    assert support_for(listed("aten::bmm"), make_capture(), [wrong]).lookup(ATTENTION) == ("missing", "aten::bmm")
+    lists = listed("aten::bmm", *SOFTMAX)
+    assert support_for(lists, make_capture(), [wrong]).lookup(ATTENTION) == ("missing", "aten::bmm")
     whole = Measured(overload=ATTENTION, works=True)
-    measured = support_for(listed("aten::bmm"), make_capture(), [whole]).support(ATTENTION)
+    measured = support_for(lists, make_capture(), [whole]).support(ATTENTION)
+    assert measured.apart
     assert (measured.status, measured.via) == ("composite", "aten::_safe_softmax, aten::bmm")
 
 

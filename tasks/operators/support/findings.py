@@ -27,6 +27,10 @@ class Finding(Frozen):
     detail: str | None = None
     outcome: Outcome | None = None
     """What measuring showed."""
+    apart: bool = False
+    """A composite of several kernels, or of one called several times."""
+    reads_host: bool = False
+    """A composite that waits for a value which it reads on the host."""
 
     def says(self) -> str:
         """For people, in a sentence about a conflict."""
@@ -45,6 +49,9 @@ class Support(Frozen):
     """Where weaker evidence says something else, and where a vendor's own tests fail."""
     notes: tuple[str, ...] = ()
     """What else is known: a library's kernel, who alone has it, what it does to graph capture."""
+    apart: bool = False
+    reads_host: bool = False
+    """Both as in Finding: of a composite."""
 
 
 def reached(status: Status) -> str:

@@ -9,6 +9,7 @@ from day0.artifacts.operators import Status
 from day0.target_operators import TargetOperators
 from tasks.operators.lists.model import OperatorList, load_list
 from tasks.operators.records import EXPLICIT, IMPLICIT, Capture, Measured, Registration
+from tasks.operators.support.composites import Composite, is_several, made_of
 from tasks.operators.support.findings import Finding, Kind, Support, reached
 from tasks.operators.support.listed import Listed
 from tasks.operators.support.measured import Measurements
@@ -88,6 +89,7 @@ class OperatorSupport:
             # Run as a whole it cannot be told from its parts; what is registered or listed tells.
             status = next((f.status for f in findings if f is not evidence and reached(f.status) == "there"), "native")
         doubts = self.listed.doubted(overload, dtypes)
+        made = next((f for f in findings if f.status == "composite"), None) if status == "composite" else None
         return Support(
             status=status,
             via=via,
@@ -95,6 +97,8 @@ class OperatorSupport:
             findings=findings,
             conflicts=(*_conflicts(overload, evidence, findings), *doubts),
             notes=self._notes(overload, status),
+            apart=made is not None and made.apart,
+            reads_host=made is not None and made.reads_host,
         )
 
     def _by(self, kind: Kind, overload: str, dtypes: Collection[str]) -> Finding | None:
@@ -112,9 +116,9 @@ class OperatorSupport:
             return kernel
         registration = self.registrations.get(overload, NOWHERE)
         if EXPLICIT in registration.keys:
-            return Finding(kind=kind, status="composite", via=EXPLICIT, source=source)
+            return self._composite(kind, overload, dtypes, source, made_of(overload, self.operators.dispatch_key))
         if IMPLICIT in registration.keys:
-            return self._composite(kind, overload, dtypes, source)
+            return self._composite(kind, overload, dtypes, source, Composite(parts=self._decomposed(overload)))
         if kernel and kernel.status == "unknown":
             return kernel
         detail = kernel.detail if kernel else None
@@ -124,23 +128,36 @@ class OperatorSupport:
             return Finding(kind=kind, status="fallback", via=self.operators.fallback, source=source, detail=detail)
         return Finding(kind=kind, status="missing", source=source, detail=detail)
 
-    def _composite(self, kind: Kind, overload: str, dtypes: Collection[str], source: str) -> Finding:
-        """As good as the worst of what the operator becomes, on this device or on any; `via` names these parts."""
-        make = functools.partial(Finding, kind=kind, source=source)
+    def _decomposed(self, overload: str) -> tuple[str, ...]:
+        """What the capture saw an operator become, on this device or on any."""
         by_device = self.parts.get(overload, {})
-        parts = by_device.get(self.operators.dispatch_key or "", by_device.get("decomposed", ()))
+        return by_device.get(self.operators.dispatch_key or "", by_device.get("decomposed", ()))
+
+    def _composite(
+        self, kind: Kind, overload: str, dtypes: Collection[str], source: str, made: Composite | None
+    ) -> Finding:
+        """As good as the worst of what the operator becomes; `via` names these parts."""
+        make = functools.partial(Finding, kind=kind, source=source)
+        if made is None:
+            return make(status="composite", via=EXPLICIT)
         if overload in self._asked:
             return make(status="unknown", via=f"{overload} becomes itself")
         self._asked.append(overload)
         try:
-            found = {part: self.support(part, dtypes).status for part in parts}
+            found = {part: self.support(part, dtypes) for part in made.parts}
         finally:
             self._asked.pop()
         lacks: tuple[Status, ...] = ("missing", "unknown", "fallback")
         for status in lacks:
-            if lacking := [part for part, its in found.items() if its == status]:
+            if lacking := [part for part, its in found.items() if its.status == status]:
                 return make(status=status, via=", ".join(lacking))
-        return make(status="composite", via=", ".join(parts) or IMPLICIT)
+        parts = ", ".join(made.parts) or IMPLICIT
+        return make(
+            status="composite",
+            via=f"{parts} {made.each}" if made.each else parts,
+            apart=bool(made.each) or is_several(made.parts) or any(its.apart for its in found.values()),
+            reads_host=made.reads_host or any(its.reads_host for its in found.values()),
+        )
 
     def _on_cpu(self, registration: Registration) -> bool:
         delegate = self.registrations.get(registration.delegate or "", NOWHERE)
