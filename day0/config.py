@@ -25,11 +25,48 @@ def read_yaml(path: Path) -> Any:
         InputError: it cannot be read or is not YAML.
     """
     try:
-        return yaml.load(path.read_text(encoding="utf-8"), Loader=_LOADER)
+        return parse_yaml(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path} cannot be read: {error}") from error
     except (yaml.YAMLError, ValueError, RecursionError) as error:  # the latter two: a huge number, too deep a nesting
         raise InputError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from error
+
+
+def parse_yaml(text: str) -> Any:
+    """The value of a YAML document. libyaml takes the last of two equal keys without a word; here they are an error.
+
+    Raises:
+        yaml.YAMLError, ValueError, RecursionError: it is not valid YAML, or a key stands twice in a mapping.
+    """
+    loader = _LOADER(text)
+    try:
+        node = loader.get_single_node()
+        _refuse_repeated(loader, node)
+        return None if node is None else loader.construct_document(node)
+    finally:
+        loader.dispose()
+
+
+def _refuse_repeated(loader: Any, root: yaml.Node | None) -> None:
+    """Before anything is merged into a mapping: what `<<` brings may be overridden."""
+    left, seen = [root], set[int]()
+    while left:
+        node = left.pop()
+        if node is None or id(node) in seen:  # an anchor's node stands wherever it is named
+            continue
+        seen.add(id(node))
+        if isinstance(node, yaml.SequenceNode):
+            left += node.value
+        elif isinstance(node, yaml.MappingNode):
+            lines: dict[Any, int] = {}
+            for key, value in node.value:
+                left += [key, value]
+                if isinstance(key, yaml.ScalarNode) and key.tag != "tag:yaml.org,2002:merge":
+                    name, line = loader.construct_object(key), key.start_mark.line + 1
+                    if name in lines:
+                        where = f"in lines {lines[name]} and {line}" if line != lines[name] else f"in line {line}"
+                        raise ValueError(f"the key {key.value[:60]!r} stands twice in one mapping, {where}")
+                    lines[name] = line
 
 
 def load_config(path: Path, model: type[Model]) -> Model:

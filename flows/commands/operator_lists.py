@@ -15,20 +15,22 @@ from flows import output
 @click.option("--from", "origin", metavar="FILE_OR_URL", help="The list's file in its repository, as it is now.")
 @click.option("--commit", metavar="ID", help="Its commit or release, where FILE_OR_URL does not name the commit.")
 @click.option("--date", type=click.DateTime(["%Y-%m-%d"]), help="The date of that commit.")
+@click.option("--force", is_flag=True, help="Take the file though it lacks many operators that the list has now.")
 def command(
-    action: str, name: str | None, origin: str | None, commit: str | None, date: datetime | None
+    action: str, name: str | None, origin: str | None, commit: str | None, date: datetime | None, force: bool
 ) -> output.Answer:
     """The lists of operators by which day0 tells what a target has, with their sources.
 
     `refresh NAME --from FILE_OR_URL` makes one anew from the file that it was made from, and prints what was added,
-    removed and changed. A file that does not parse changes nothing.
+    removed and changed. A file that does not parse changes nothing, nor does one that lacks over a tenth of what the
+    list has.
     """
     if action == "refresh":
         if not name or not origin:
             raise click.UsageError("refresh needs the NAME of a list and --from FILE_OR_URL")
-        return _refreshed(name, origin, commit, date)
-    if origin or commit or date:
-        raise click.UsageError("--from, --commit and --date are of refresh")
+        return _refreshed(name, origin, commit, date, force)
+    if origin or commit or date or force:
+        raise click.UsageError("--from, --commit, --date and --force are of refresh")
     return _listed(name)
 
 
@@ -63,10 +65,10 @@ def _listed(name: str | None) -> output.Answer:
     return output.Answer({"lists": rows}, show)
 
 
-def _refreshed(name: str, origin: str, commit: str | None, date: datetime | None) -> output.Answer:
+def _refreshed(name: str, origin: str, commit: str | None, date: datetime | None, force: bool) -> output.Answer:
     from tasks.operators.lists.refresh import refresh
 
-    done = refresh(name, origin, commit=commit, date=date.date() if date else None)
+    done = refresh(name, origin, commit=commit, date=date.date() if date else None, force=force)
 
     def show() -> None:
         click.echo(f"{name}: {len(done.after.operators):,} operators, from {done.after.source.describe()}")

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from day0.artifacts.base import Frozen
-from day0.config import load_config, named_config
+from day0.config import load_config, named_config, parse_yaml
 from day0.errors import InputError
 
 
@@ -28,6 +28,11 @@ class Outer(Frozen):
         ("prompts: [a", "is not valid YAML"),
         ("- a", "the top level"),
         ("prompts: [a]\ninner: {tolerance: .nan}", "inner.tolerance"),
+        ("prompts: [a]\n'prompts': [b]", "the key 'prompts' stands twice in one mapping, in lines 1 and 2"),
+        (
+            "prompts: [a]\ninner: {tolerance: 1, tolerance: 2}",
+            "the key 'tolerance' stands twice in one mapping, in line 2",
+        ),
     ],
 )
 def test_a_fault_names_the_file_and_the_key(tmp_path: Path, text: str, message: str) -> None:
@@ -38,6 +43,16 @@ def test_a_fault_names_the_file_and_the_key(tmp_path: Path, text: str, message: 
     assert str(path) in str(caught.value)
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_what_is_merged_into_a_mapping_may_be_overridden() -> None:
+    text = "a: &a {x: 1, y: 2}\nb: &b\n  <<: *a\n  y: 3\nc:\n  <<: [*a, *b]\n  x: 4\nd: *b\n"
+    found = parse_yaml(text)
+    assert (found["b"], found["d"], found["c"]) == ({"x": 1, "y": 3}, {"x": 1, "y": 3}, {"x": 4, "y": 2})
+    assert parse_yaml("") is None
+    # Two keys that are written unlike and are one.
+    with pytest.raises(ValueError, match="the key '0x10' stands twice in one mapping, in lines 1 and 2"):
+        parse_yaml("16: a\n0x10: b\n")
 
 
 def test_a_binary_file_is_an_error_too(tmp_path: Path) -> None:

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from day0.home import PROJECT
+from day0.target import load_target
+from tasks.operators.records import CaptureRequest
+from tasks.operators.scan import judge
+from tasks.operators.settings import operator_settings
 from tasks.operators.support.composites import composites, is_several, made_of, parts_of
 
 pytestmark = pytest.mark.reference
@@ -89,3 +95,30 @@ def test_parts_of_parts_are_known() -> None:
     assert parts_of(["aten::_safe_softmax", "aten::mm"]) == set(composites()["aten::_safe_softmax"].parts)
     assert is_several(composites()["aten::_safe_softmax"].parts)
     assert not is_several(composites()["aten::masked_fill.Scalar"].parts)
+
+
+@pytest.mark.parametrize("model", ["deepseek-ai__DeepSeek-V3", "openai__gpt-oss-120b"])
+def test_a_mixture_of_experts_runs_where_there_is_no_grouped_product_but_not_as_one_kernel(model: str) -> None:
+    from tasks.operators.capture import capture
+
+    config = json.loads((PROJECT / f"tests/data/configs/{model}.json").read_text())
+    found = capture(CaptureRequest(config=config, prompt=512, context=512, dispatch_key=None))
+    # By the vendors' lists: none of these backends is in this torch.
+    found = found.model_copy(update={"key_readable": False})
+    for target in ("gaudi3", "ascend-910b", "mtt-s5000"):
+        asked = operator_settings(target, load_target(target), measure=False)
+        report = judge(config, asked, found)
+        assert {gap.name for gap in report.gaps} <= {"aten::histc"}
+        for name, phase in report.phases.items():
+            grouped = next(o for o in phase.operators if o.name == "aten::_grouped_mm")
+            assert (grouped.status, grouped.via) == ("composite", "aten::mm.out for each group")
+            assert phase.native is not None
+            assert phase.composite is not None
+            assert phase.native < 0.8
+            assert phase.native + phase.composite == pytest.approx(1, abs=1e-4)
+            lists = {reach.share: reach.operators for reach in report.reach if reach.phase == name}
+            assert lists[0.8] == lists[0.95] == ("aten::_grouped_mm",)
+            assert set(lists[1.0]) == {o.name for o in phase.operators if o.apart} | {gap.name for gap in report.gaps}
+    # CUDA's is one kernel.
+    report = judge(config, operator_settings("h200", load_target("h200"), measure=False), found)
+    assert "aten::_grouped_mm" not in {gap.name for gap in (*report.gaps, *report.apart)}

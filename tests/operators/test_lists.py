@@ -216,6 +216,39 @@ def test_an_operator_that_is_declared_twice_is_not_half_believed() -> None:
         parse(Document("x", twice), "torch", {"key": "CUDA"})
 
 
+#: Files that say two things of one operator.
+CONTRADICTIONS = {
+    "opinfo-failures": "nn.functional.linear:\n  test_compare_cpu: [int8]\nlinear:\n  test_compare_cpu: [int16]\n",
+    "flaggems": "ops:\n- {id: add, stages: [{beta: '5.0'}]}\n- {id: add, stages: [{removed: '5.0'}]}\n",
+    "flaggems-black-list": "unsupported_operators:\n- {name: std, reason: slow}\n- {name: std, reason: wrong}\n",
+    "mps-unimplemented": "UNIMPLEMENTED_XFAILLIST: dict = {'put': None, 'put': [torch.int8]}\n",
+}
+
+
+@pytest.mark.parametrize("parser", CONTRADICTIONS)
+def test_what_a_file_says_twice_it_has_to_say_alike(parser: str) -> None:
+    with pytest.raises(InputError, match=r"^x .*which of them holds is not known$"):
+        parse(Document("x", CONTRADICTIONS[parser].encode()), parser, SMALL[parser][1])
+
+
+#: Of each parser whose file is YAML: a key of its file, where it stands again.
+REPEATED = sorted(p for p in PARSERS if p not in ("xpu-fallback", "library-definitions", "mps-unimplemented"))
+
+
+@given(st.sampled_from(REPEATED), st.from_regex(r"[a-z_]{1,8}", fullmatch=True), st.data())
+def test_a_key_that_stands_twice_is_refused_with_its_lines(parser: str, key: str, data: st.DataObject) -> None:
+    """Whatever the two say, and however deep they stand."""
+    values = st.sampled_from(["1", "[a, b]", "{x: 1}", "text", "null"])
+    depth = data.draw(st.integers(0, 3))
+    head = "".join(f"{'  ' * i}level{i}:\n" for i in range(depth))
+    lines = [f"{'  ' * depth}{name}: {data.draw(values)}\n" for name in (key, f"between_{key}", key)]
+    with pytest.raises(InputError) as error:
+        parse(Document("vendor.yaml", (head + "".join(lines)).encode()), parser, SMALL[parser][1])
+    first = depth + 1
+    twice = f"the key {key!r} stands twice in one mapping, in lines {first} and {first + 2}"
+    assert str(error.value) == f"vendor.yaml is not valid YAML: {twice}"
+
+
 BOMB = "a: &a [x, x, x, x, x, x, x, x]\n" + "".join(
     f"{chr(98 + i)}: &{chr(98 + i)} [" + ", ".join([f"*{chr(97 + i)}"] * 8) + "]\n" for i in range(20)
 )
@@ -366,7 +399,7 @@ def served(body: bytes, status: int = 200) -> Iterator[str]:
 def test_refreshing_from_a_url_names_what_changed(tmp_path: Path) -> None:
     commit = "0123456789abcdef0123456789abcdef01234567"
     with served(b"- func: abs\n- func: never_there_before\n") as url:
-        done = refresh("musa", f"{url}/x/{commit}/musa_functions.yaml", folder=tmp_path)
+        done = refresh("musa", f"{url}/x/{commit}/musa_functions.yaml", folder=tmp_path, force=True)
     assert done.added == ("aten::never_there_before",)
     assert "aten::mm" in done.removed
     assert done.changed == ()
@@ -400,6 +433,33 @@ def test_a_refused_file_leaves_the_list_as_it_was(tmp_path: Path) -> None:
         refresh("musa", str(bad), folder=tmp_path)
     assert kept.read_text() == "as it was"
     assert sorted(p.name for p in tmp_path.iterdir()) == ["bad.txt", "musa.yaml"]
+
+
+@pytest.mark.parametrize("name", ["musa", "gaudi"])
+def test_a_file_that_was_cut_off_does_not_become_the_list(name: str, tmp_path: Path) -> None:
+    """It may well parse: a list of YAML can end after each of its lines."""
+    operators = [one.removeprefix("aten::") for one in load_list(name).operators if one.startswith("aten::")]
+    form = "- func: {}\n" if name == "musa" else "{}:\n  acc_thread: true\n"
+    file = tmp_path / "vendor.yaml"
+    for kept, refused in ((0.1, True), (0.85, True), (0.95, False)):
+        file.write_text("".join(form.format(one) for one in operators[: int(kept * len(operators))]))
+        if refused:
+            with pytest.raises(
+                InputError, match=r"vendor\.yaml lacks [\d,]+ of the [\d,]+ operators .*--force"
+            ) as error:
+                refresh(name, str(file), folder=tmp_path)
+            assert "\n" not in str(error.value)
+            assert not (tmp_path / f"{name}.yaml").exists()
+        else:
+            assert refresh(name, str(file), folder=tmp_path).removed
+    file.write_text(form.format(operators[0]))
+    assert len(refresh(name, str(file), folder=tmp_path, force=True).after.operators) == 1
+
+
+@pytest.mark.parametrize("page", ["<!DOCTYPE html>\n<html>", "\n <html lang='en'>", "<?xml version='1.0'?>"])
+def test_a_web_page_is_told_for_what_it_is(page: str) -> None:
+    with pytest.raises(InputError, match="is a web page, and not the file itself"):
+        Document("https://example.org/blob/x.yaml", page.encode())
 
 
 def test_the_same_content_keeps_its_commit_and_another_does_not(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 
 import yaml
 
+from day0.config import parse_yaml
 from day0.errors import InputError
 from tasks.operators.lists.model import Entry
 
@@ -17,8 +18,8 @@ MOST_BYTES = 32 << 20
 
 MOST_OPERATORS = 100_000
 
-_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _NAME = re.compile(r"\w+(\.\w+)?")
+_WEB_PAGE = re.compile(r"\s*<(!doctype html|html|head|\?xml)\b", re.IGNORECASE)
 
 
 class Document:
@@ -27,18 +28,20 @@ class Document:
     def __init__(self, name: str, content: bytes) -> None:
         self.name = name
         if len(content) > MOST_BYTES:
-            self.refuse(f"has {len(content):,} bytes; no list of operators is believed to have over {MOST_BYTES:,}")
+            self.refuse(f"has over {MOST_BYTES:,} bytes, which no list of operators is believed to have")
         try:
             self.text = content.decode("utf-8-sig")
         except UnicodeDecodeError as error:
             self.refuse(f"is not text in UTF-8: {error}")
+        if _WEB_PAGE.match(self.text):
+            self.refuse("is a web page, and not the file itself; give the address of the raw file")
 
     def refuse(self, why: str) -> NoReturn:
         raise InputError(f"{self.name} {why}")
 
     def yaml(self) -> Any:
         try:
-            return yaml.load(self.text, Loader=_LOADER)
+            return parse_yaml(self.text)
         except (yaml.YAMLError, ValueError, RecursionError) as error:
             self.refuse(f"is not valid YAML: {' '.join(str(error).split())[:300]}")
 
@@ -55,6 +58,11 @@ class Document:
             given = repr(declaration[:60]) if isinstance(declaration, str) else f"a {type(declaration).__name__}"
             self.refuse(f"has under {where} what is no operator's name: {given}")
         return name
+
+    def add(self, found: dict[str, Entry], name: str, entry: Entry) -> None:
+        """An entry among those found. What the file says twice it has to say alike."""
+        if found.setdefault(name, entry) != entry:
+            self.refuse(f"says two things of {name}, and which of them holds is not known")
 
     def words(self, value: Any) -> list[str]:
         """A list of words, or one word, or words with commas; other things are no words."""

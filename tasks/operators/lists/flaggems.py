@@ -16,10 +16,14 @@ def operators(document: Document, options: dict[str, str]) -> dict[str, Entry]:
     """What FlagGems has: `for` are overloads of aten, or operators of vLLM; `via` is FlagGems' own name where it is
     another. What stands for a Python function of an engine is left out, and so is what was removed."""
     content = document.mapping(document.yaml(), "the whole file")
-    found = {}
+    found: dict[str, Entry] = {}
+    ids = set[str]()
     for item in document.sequence(content.get("ops"), "ops"):
         operator = document.mapping(item, "an operator")
         own = document.operator(operator.get("id"), "id")
+        if own in ids:
+            document.refuse(f"has two operators with the id {own}, and which of them holds is not known")
+        ids.add(own)
         stage = _stage(operator.get("stages"))
         if stage.startswith("removed"):
             continue
@@ -28,6 +32,7 @@ def operators(document: Document, options: dict[str, str]) -> dict[str, Entry]:
         note = ", ".join(note for note in notes if note) or None
         for target in document.words(operator.get("for") or [own]):
             if name := _overload(target, fused="fused" in labels):
+                # Two kernels for one overload are no contradiction: it has one.
                 found[name] = Entry(via=own if own != name.partition("::")[2] else None, note=note)
     return document.checked(found, "FlagGems' operators")
 
@@ -53,10 +58,11 @@ def _overload(target: str, fused: bool) -> str | None:
 def black_list(document: Document, options: dict[str, str]) -> dict[str, Entry]:
     """What of FlagGems fails on a vendor's devices, by FlagGems' own names, with the reason."""
     content = document.mapping(document.yaml(), "the whole file")
-    found = {}
+    found: dict[str, Entry] = {}
     for item in document.sequence(content.get("unsupported_operators"), "unsupported_operators"):
         operator = document.mapping(item, "an operator")
         reason = operator.get("reason")
         note = " ".join(reason.split())[:200] if isinstance(reason, str) else None
-        found[f"{NAMESPACE}::{document.operator(operator.get('name'), 'name')}"] = Entry(status="missing", note=note)
+        name = f"{NAMESPACE}::{document.operator(operator.get('name'), 'name')}"
+        document.add(found, name, Entry(status="missing", note=note))
     return document.checked(found, "operators that do not work")

@@ -24,7 +24,7 @@ def unimplemented(document: Document, options: dict[str, str]) -> dict[str, Entr
     ]
     if len(tables) != 1 or not isinstance(tables[0], ast.Dict):
         document.refuse(f"has not one table {TABLE}")
-    found = {}
+    found: dict[str, Entry] = {}
     for key, value in zip(tables[0].keys, tables[0].values, strict=True):
         operator = aten_of_opinfo(key.value) if isinstance(key, ast.Constant) else None
         if operator is None:
@@ -32,5 +32,5 @@ def unimplemented(document: Document, options: dict[str, str]) -> dict[str, Entr
         dtypes = value.elts if isinstance(value, ast.List) else []
         names = tuple(dtype.attr for dtype in dtypes if isinstance(dtype, ast.Attribute))
         note = "torch's tests expect it to fail, as not implemented"
-        found[operator] = Entry(status="unknown", fails=names, note=note)
+        document.add(found, operator, Entry(status="unknown", fails=names, note=note))
     return document.checked(found, "operators that MPS lacks")

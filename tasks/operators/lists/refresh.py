@@ -21,6 +21,9 @@ from tasks.operators.lists.parsers import parse
 #: Seconds to connect, and between two pieces.
 PATIENCE = 60.0
 
+#: A file that has lost more of a list's operators is believed to be cut off, or another one, unless that is confirmed.
+MOST_LOST = 0.1
+
 COMMIT = re.compile(r"(?<![0-9a-f])[0-9a-f]{40}(?![0-9a-f])")
 
 
@@ -54,14 +57,16 @@ def refresh(
     commit: str | None = None,
     date: datetime.date | None = None,
     folder: Path | None = None,
+    force: bool = False,
 ) -> Refreshed:
-    """Read the list's source anew from a file or URL, and write the list; nothing is written unless all of it parses.
+    """Read the list's source anew from a file or URL, and write the list; nothing is written unless all of it parses,
+    nor if it has lost over MOST_LOST of its operators, which `force` takes all the same.
 
     The commit is the one given, or the one that the URL names; with neither it, and the date, are recorded as not
     known.
 
     Raises:
-        InputError: there is no such list, or the file is not what the list is made from.
+        InputError: there is no such list, or the file is not what the list is made from, or has lost too much of it.
         Unavailable: the server does not send it.
     """
     before = load_list(name)
@@ -69,8 +74,15 @@ def refresh(
     if commit is None and (named := COMMIT.search(origin)):
         commit = named[0]
     after = remade(before, document, commit=commit, date=date)
+    done = Refreshed(name, before, after)
+    lost, had = len(done.removed), len(before.operators)
+    if lost > MOST_LOST * had and not force:
+        raise InputError(
+            f"{document.name} lacks {lost:,} of the {had:,} operators that {name} has now, as a file that was cut off "
+            "or is another one would; if it is whole and the right one, say --force"
+        )
     write_list((folder or lists_folder()) / f"{name}.yaml", after)
-    return Refreshed(name, before, after)
+    return done
 
 
 def remade(

@@ -68,13 +68,14 @@ def torch_npu(document: Document, options: dict[str, str]) -> dict[str, Entry]:
 def opinfo_failures(document: Document, options: dict[str, str]) -> dict[str, Entry]:
     """Ascend's unsupported_ops_info: OpInfo's operator → its test → dtypes that fail. Options: `test`, the one read."""
     test = options.get("test") or document.refuse("has many tests, and the list's options name none")
-    found = {}
+    found: dict[str, Entry] = {}
     for name, tests in document.mapping(document.yaml(), "the whole file").items():
         dtypes = document.words(document.mapping(tests, f"{str(name)[:60]!r}").get(test))
         operator = aten_of_opinfo(name)
         if operator and dtypes:
             note = f"left out of {test}"
-            found[operator] = Entry(status="unknown", fails=tuple(sorted(d for d in dtypes if d)), note=note)
+            fails = tuple(sorted(d for d in dtypes if d))
+            document.add(found, operator, Entry(status="unknown", fails=fails, note=note))
     return document.checked(found, f"operators that fail {test}")
 
 
@@ -101,7 +102,7 @@ def musa(document: Document, options: dict[str, str]) -> dict[str, Entry]:
 
 def gaudi(document: Document, options: dict[str, str]) -> dict[str, Entry]:
     """Gaudi's hpu_op.yaml: overload → how it is built, with dtypes. Options: `device`, such as Gaudi3."""
-    found = {}
+    found: dict[str, Entry] = {}
     for key, value in document.mapping(document.yaml(), "the whole file").items():
         name = document.operator(key, "its operators")
         content = document.mapping(value, f"{name}")
@@ -114,7 +115,7 @@ def gaudi(document: Document, options: dict[str, str]) -> dict[str, Entry]:
         known = tuple(CXX_DTYPES[word] for word in document.words(dtypes) if word in CXX_DTYPES)
         checks = document.words(content.get("fallback_check"))
         note = f"falls back to the CPU for some of: {', '.join(checks[1:])}" if checks[1:] else None
-        found[f"{namespace}::{name}"] = Entry(dtypes=known, note=note)
+        document.add(found, f"{namespace}::{name}", Entry(dtypes=known, note=note))
     return document.checked(found, "Gaudi's operators")
 
 
