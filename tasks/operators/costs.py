@@ -58,7 +58,7 @@ def cost(
     table = _table()
     if is_view or packet in table["view"]:
         return Cost(0, 0)
-    if packet in table["host"]:
+    if packet in table["host"] or packet in table["assert"]:
         return Cost(0, sum(i.bytes for i in inputs))
     if not outputs:
         return UNKNOWN
@@ -81,6 +81,10 @@ def cost(
         return Cost(0, written)
     if packet in table["gather"]:
         return Cost(0, sum(i.bytes for i in inputs[1:]) + 2 * written)
+    if packet == "aten::_embedding_bag_forward_only":
+        # A row for each index is read, and added to its bag's.
+        rows = inputs[1].numel * inputs[0].shape[-1]
+        return Cost(rows, sum(i.bytes for i in inputs[1:]) + rows * inputs[0].itemsize + written)
     if packet in table["scatter"]:
         # What is written is as much as the values, or as the indices where one value goes everywhere.
         given = sum(i.bytes for i in inputs[1:])

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
+
 from rich import box
 from rich.console import Console
 from rich.padding import Padding
@@ -11,12 +14,15 @@ from rich.text import Text
 from day0.artifacts.operators import Gap, Graph, News, Operator, OperatorReport, Phase
 from day0.verdict import Check
 from tasks.operators.costs import work_class
+from tasks.operators.records import EXPLICIT
 from tasks.operators.support.composites import COMPUTES
 
 STYLE = {"native": "green", "composite": "green", "fallback": "yellow", "missing": "red", "unknown": "yellow"}
 #: What a call does to graph capture, in words; what is captured, or not known, is not said.
 SEVERITY = {"breaks": "ends where a value is read on the host", "fails": "fails at"}
 MOST_CONFLICTS = 8
+#: Names that a line has; JSON has all.
+MOST_NAMES = 16
 UNITS = ("", "K", "M", "G", "T", "P", "E")
 
 
@@ -57,22 +63,23 @@ def _show_native(target: str, phase: Phase, console: Console) -> None:
     if phase.native is None:
         return
     lacking = 1 - phase.native - (phase.composite or 0)
-    parts = [f"{_percent(phase.native)} of its time in one kernel of {target} an operator"]
+    parts = [f"{target} has one kernel each for {_percent(phase.native)} of its time"]
     if phase.composite:
-        parts.append(f"{_percent(phase.composite)} in operators taken apart, which take longer than that")
+        parts.append(f"takes {_percent(phase.composite)} apart into several, which take longer than that")
     if lacking > 1e-9:
-        parts.append(f"{_percent(lacking)} in gaps")
+        parts.append(f"{_percent(lacking)} are gaps")
     _say(console, "; ".join(parts))
 
 
 def _show_gaps(title: str, gaps: tuple[Gap, ...], report: OperatorReport, console: Console) -> None:
     if gaps:
         console.print(title, style="italic")
-    for gap in gaps:
+    for gap, after in zip(gaps, (*gaps[1:], None), strict=True):
         status = {"wrong": "[red]wrong[/]", "slow": "[yellow]slow[/]"}.get(gap.measured or "", _status(gap.status))
         shares = {phase: _share_of(gap.name, report.phases[phase]) for phase in gap.phases}
         _say(console, f"{gap.name}  {status}  {', '.join(f'{_percent(s)} of {phase}' for phase, s in shares.items())}")
-        _say(console, gap.advice, 2)
+        if after is None or after.advice != gap.advice:
+            _say(console, gap.advice, 2)
 
 
 def _share_of(name: str, phase: Phase) -> float | None:
@@ -81,7 +88,7 @@ def _share_of(name: str, phase: Phase) -> float | None:
 
 def _show_check(check: Check, console: Console) -> None:
     """A verdict, and each part of its reason on a line."""
-    first, *others = check.reason.split("; ")
+    first, *others = re.split(r"; (?![^()]*\))", check.reason)
     _say(console, f"{check.verdict}: {_plain(first)}")
     for other in others:
         _say(console, _plain(other), 2)
@@ -96,11 +103,11 @@ def _show_reach(report: OperatorReport, console: Console) -> None:
     """What to write first."""
     for reach in report.reach:
         if report.gaps or report.apart:
-            wanted = ", ".join(reach.operators) or "nothing more"
-            _say(console, f"{reach.phase} to {reach.share:.0%} of its time in one kernel an operator: {wanted}")
+            wanted = _some(reach.operators) or "nothing more"
+            _say(console, f"one kernel each for {reach.share:.0%} of {reach.phase}: {wanted}")
     lacking = [need for need in report.first_token if need.status not in ("native", "composite")]
     if lacking:
-        names = ", ".join(need.name for need in lacking)
+        names = _some([need.name for need in lacking])
         _say(console, f"for a first token, in order: {names}")
 
 
@@ -108,9 +115,9 @@ def _show_capture(report: OperatorReport, console: Console) -> None:
     """What stands in the way of a captured graph."""
     operators = [o for phase in report.phases.values() for o in phase.operators]
     for severity, words in SEVERITY.items():
-        names = dict.fromkeys(o.name for o in operators if o.graph == severity)
+        names = list(dict.fromkeys(o.name for o in operators if o.graph == severity))
         if names:
-            _say(console, f"graph capture {words}: {', '.join(names)}")
+            _say(console, f"graph capture {words}: {_some(names)}")
 
 
 def _show_conflicts(report: OperatorReport, console: Console) -> None:
@@ -177,11 +184,18 @@ def _phase_table(title: str, phase: Phase) -> Table:
 def _via(operator: Operator) -> str:
     """What an operator becomes, where that is worth a line: of many parts those that compute."""
     via = operator.via or ""
-    if operator.status != "composite" or not via:
-        return via
+    if operator.status == "native":  # through a form of its own that is called otherwise
+        return "" if via.partition(".")[0] == operator.name.partition(".")[0] else via
+    if operator.status != "composite" or via == EXPLICIT:
+        return "" if via == EXPLICIT else via
     if not operator.apart and work_class(operator.name) not in ("product", "attention"):
         return ""
     return ", ".join(part for part in via.split(", ") if work_class(part.split(" ")[0]) in COMPUTES) or via
+
+
+def _some(names: Sequence[str]) -> str:
+    more = f" and {len(names) - MOST_NAMES} more (--json has all)" if len(names) > MOST_NAMES else ""
+    return ", ".join(names[:MOST_NAMES]) + more
 
 
 def _status(status: str) -> str:

@@ -71,8 +71,8 @@ def test_torchs_kernels_call_what_is_written_of_them() -> None:
     import torch
 
     examples = _examples()
-    # A convolution becomes what only other devices have.
-    assert examples.keys() == composites().keys() - {"aten::convolution"}
+    # A convolution and attention become what only other devices have.
+    assert examples.keys() == composites().keys() - {"aten::convolution", "aten::scaled_dot_product_attention"}
     for name, call in examples.items():
         assert torch._C._dispatch_has_kernel_for_dispatch_key(name, "CompositeExplicitAutograd"), name
         assert not torch._C._dispatch_has_kernel_for_dispatch_key(name, "CPU"), name

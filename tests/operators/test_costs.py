@@ -49,6 +49,15 @@ def test_bytes_are_what_moves() -> None:
     assert cost("aten::copy_", [tensor(4), tensor(4)], [tensor(4)]) == Cost(0, 2 * 8)
 
 
+def test_what_has_no_result_and_what_sums_rows() -> None:
+    flag = tensor(1, itemsize=1, floating=False)
+    assert cost("aten::_assert_async.msg", [flag], []) == Cost(0, 1)
+    # Six indices in two bags, of rows of 64: each row is read and added.
+    indices, offsets = tensor(6, itemsize=8, floating=False), tensor(2, itemsize=8, floating=False)
+    bags = cost("aten::_embedding_bag_forward_only", [tensor(50_000, 64), indices, offsets], [tensor(2, 64)])
+    assert bags == Cost(6 * 64, 8 * 8 + 2 * (6 + 2) * 64)
+
+
 @pytest.mark.parametrize("name", ["vllm::x", "aten::_flash_attention_forward", "aten::no_such_operator.out"])
 def test_no_formula_is_unknown_and_never_zero(name: str) -> None:
     assert cost(name, [tensor(4)], [tensor(4)]) == UNKNOWN

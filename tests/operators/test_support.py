@@ -14,7 +14,7 @@ from day0.home import PROJECT
 from day0.target_operators import TargetOperators
 from tasks.operators.records import EXPLICIT, Capture, Measured
 from tasks.operators.support.rank import OperatorSupport, support_for
-from tests.operators.captures import ATTENTION, CALLED, FUSED, SOFTMAX, dispatcher, listed, make_capture
+from tests.operators.captures import ATTENTION, CALLED, FUSED, PARTS, SOFTMAX, dispatcher, listed, make_capture
 
 
 def test_the_dispatcher_of_the_cpu() -> None:
@@ -141,6 +141,36 @@ def test_what_lists_lack() -> None:
     assert (histc.status, histc.via) == ("fallback", "CPU")
     assert any("no graph with it can be captured" in note and "HPU graphs" in note for note in histc.notes)
     assert on("cuda").lookup("aten::add.out") == ("native", None)
+
+
+@pytest.mark.parametrize(
+    ("target", "status", "via", "apart"),
+    [
+        (
+            "cuda",
+            "composite",
+            "aten::_scaled_dot_product_flash_attention or aten::_scaled_dot_product_efficient_attention",
+            False,
+        ),
+        ("mps", "composite", "aten::_scaled_dot_product_attention_math_for_mps", False),
+        ("musa", "composite", "aten::_scaled_dot_product_attention_flash_musa", False),
+        ("ascend", "native", None, False),
+        ("gaudi", "composite", "aten::_safe_softmax, aten::bmm", True),
+    ],
+)
+def test_attention_is_one_kernel_where_the_device_has_one(
+    target: str, status: str, via: str | None, apart: bool
+) -> None:
+    """Whatever it becomes on the CPU, and taken apart on no device at all."""
+    found = on(target, registrations=make_capture().registrations, parts=PARTS).support(ATTENTION)
+    assert (found.status, found.via, found.apart) == (status, via, apart)
+
+
+def test_attention_whose_kernel_was_measured_wrong_is_taken_apart() -> None:
+    kernels = ("flash", "efficient")
+    wrong = [Measured(overload=f"aten::_scaled_dot_product_{k}_attention", works=False, wrong=True) for k in kernels]
+    found = on("cuda", *wrong, registrations=make_capture().registrations, parts=PARTS).support(ATTENTION)
+    assert (found.via, found.apart) == ("aten::_safe_softmax, aten::bmm", True)
 
 
 def test_the_evidence_is_named_with_its_date() -> None:

@@ -17,7 +17,9 @@ COMPUTES = ("elementwise", "reduction", "gather", "scatter", "product", "attenti
 class Composite(Frozen):
     """A kernel of torch that calls other operators."""
 
-    parts: tuple[str, ...]
+    parts: tuple[str, ...] = ()
+    one_of: Mapping[str, tuple[str, ...]] = {}
+    """By dispatch key kernels of which it takes one, by the shapes; no parts are called where the device has any."""
     each: str | None = None
     """How often each part is called, where that is more than once."""
     reads_host: bool = False
@@ -39,14 +41,21 @@ def made_of(overload: str, key: str | None) -> Composite | None:
     return found if found and (not found.keys or key in found.keys) else None
 
 
+def choice_of(overload: str, key: str | None) -> tuple[str, ...]:
+    """The kernels of which one is what an overload becomes on a device of this key, if the device has any of them."""
+    found = composites().get(overload)
+    return found.one_of.get(key or "", ()) if found else ()
+
+
 def parts_of(names: Iterable[str]) -> set[str]:
     """What these become, and what that becomes."""
     found: set[str] = set()
     left = list(names)
     while left:
-        made = composites().get(left.pop())
-        left += [part for part in (made.parts if made else ()) if part not in found]
-        found.update(made.parts if made else ())
+        made = composites().get(left.pop(), Composite())
+        parts = {*made.parts, *(one for those in made.one_of.values() for one in those)}
+        left += parts - found
+        found |= parts
     return found
 
 

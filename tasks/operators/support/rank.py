@@ -9,7 +9,7 @@ from day0.artifacts.operators import Status
 from day0.target_operators import TargetOperators
 from tasks.operators.lists.model import OperatorList, load_list
 from tasks.operators.records import EXPLICIT, IMPLICIT, Capture, Measured, Registration
-from tasks.operators.support.composites import Composite, is_several, made_of
+from tasks.operators.support.composites import Composite, choice_of, is_several, made_of
 from tasks.operators.support.findings import Finding, Kind, Support, reached
 from tasks.operators.support.listed import Listed
 from tasks.operators.support.measured import Measurements
@@ -117,6 +117,9 @@ class OperatorSupport:
         registration = self.registrations.get(overload, NOWHERE)
         if EXPLICIT in registration.keys:
             return self._composite(kind, overload, dtypes, source, made_of(overload, self.operators.dispatch_key))
+        chosen = [one for one in choice_of(overload, self.operators.dispatch_key) if self._is_native(kind, one, dtypes)]
+        if chosen:
+            return Finding(kind=kind, status="composite", via=" or ".join(chosen), source=source)
         if IMPLICIT in registration.keys:
             return self._composite(kind, overload, dtypes, source, Composite(parts=self._decomposed(overload)))
         if kernel and kernel.status == "unknown":
@@ -127,6 +130,13 @@ class OperatorSupport:
         if self.operators.fallback and self._on_cpu(registration):
             return Finding(kind=kind, status="fallback", via=self.operators.fallback, source=source, detail=detail)
         return Finding(kind=kind, status="missing", source=source, detail=detail)
+
+    def _is_native(self, kind: Kind, overload: str, dtypes: Collection[str]) -> bool:
+        measured = self.measured.find(overload)
+        if measured is not None:
+            return measured.status == "native"
+        found = self.registered.kernel(overload) if kind == "registered" else self.listed.kernel(overload, dtypes)
+        return found is not None and found.status == "native"
 
     def _decomposed(self, overload: str) -> tuple[str, ...]:
         """What the capture saw an operator become, on this device or on any."""
