@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal, NamedTuple
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 from day0.artifacts.base import Frozen
 
@@ -40,6 +40,9 @@ class Resembling(Frozen):
 
 class CaptureRequest(Frozen):
     """A model's config, the lengths, and the dispatch key to look operators up for."""
+
+    # Configs have infinities (Nemotron-H's time_step_limit), which pydantic writes as null, another value.
+    model_config = ConfigDict(ser_json_inf_nan="constants")
 
     config: dict[str, Any]
     prompt: int

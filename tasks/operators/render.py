@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Sequence
 
@@ -72,14 +73,23 @@ def _show_native(target: str, phase: Phase, console: Console) -> None:
 
 
 def _show_gaps(title: str, gaps: tuple[Gap, ...], report: OperatorReport, console: Console) -> None:
+    """Each with its shares; what neighbours have in common is said once, after them."""
     if gaps:
         console.print(title, style="italic")
-    for gap, after in zip(gaps, (*gaps[1:], None), strict=True):
-        status = {"wrong": "[red]wrong[/]", "slow": "[yellow]slow[/]"}.get(gap.measured or "", _status(gap.status))
-        shares = {phase: _share_of(gap.name, report.phases[phase]) for phase in gap.phases}
-        _say(console, f"{gap.name}  {status}  {', '.join(f'{_percent(s)} of {phase}' for phase, s in shares.items())}")
-        if after is None or after.advice != gap.advice:
-            _say(console, gap.advice, 2)
+    for (status, advice), alike in itertools.groupby(gaps, lambda gap: (_gap_status(gap), gap.advice)):
+        its = list(alike)
+        for gap in its[:MOST_NAMES]:
+            shares = {phase: _percent(_share_of(gap.name, report.phases[phase])) for phase in gap.phases}
+            _say(
+                console, f"{gap.name}  {status}  {', '.join(f'{share} of {phase}' for phase, share in shares.items())}"
+            )
+        if others := [gap.name for gap in its[MOST_NAMES:]]:
+            _say(console, f"and with less: {', '.join(others)}")
+        _say(console, advice, 2)
+
+
+def _gap_status(gap: Gap) -> str:
+    return {"wrong": "[red]wrong[/]", "slow": "[yellow]slow[/]"}.get(gap.measured or "", _status(gap.status))
 
 
 def _share_of(name: str, phase: Phase) -> float | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import subprocess
 import sys
 from pathlib import Path
@@ -168,6 +169,12 @@ def test_a_config_that_the_library_refuses_is_said(value: object) -> None:
     found = ask(TINY | {"num_hidden_layers": value})
     assert found.unsupported is not None
     assert found.phases == {}
+
+
+def test_infinities_of_a_config_reach_the_library() -> None:
+    """Nemotron-H has one, and was not read with null in its place."""
+    asked = CaptureRequest(config={"a": [0.0, math.inf]}, prompt=1, context=1, dispatch_key=None)
+    assert CaptureRequest.model_validate_json(json.dumps(asked.to_json())) == asked
 
 
 def test_how_a_model_was_run_elsewhere_does_not_count() -> None:
