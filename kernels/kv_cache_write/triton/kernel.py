@@ -29,15 +29,16 @@ def _codes(x, NATIVE: tl.constexpr):
 
 
 @triton.jit
-def _entries(new, cache, scale, token, block, row, writing, first, heads, token_stride, head_stride, stride,
+def _entries(new, cache, scale, token, there, block, row, writing, first, heads, token_stride, head_stride, stride,
              cache_block, cache_row, cache_head, cache_stride, scale_stride, SIZE: tl.constexpr, TILE: tl.constexpr,
              SCALES: tl.constexpr, NATIVE: tl.constexpr):  # fmt: skip
     """TILE numbers, from the number `first` of a token on, of some tokens."""
     place = first + tl.arange(0, TILE)[None, :]
     head, within = place // SIZE, place % SIZE
-    inside = writing & (head < heads)
     source = new + token * token_stride + head.to(tl.int64) * head_stride + within * stride
-    numbers = tl.load(source, inside, 0.0, eviction_policy="evict_first")
+    # Padding's numbers are read, too: to know which they are, each read would wait for the token's slot.
+    numbers = tl.load(source, there & (head < heads), 0.0, eviction_policy="evict_first")
+    inside = writing & (head < heads)
     target = cache + block * cache_block + row * cache_row + head.to(tl.int64) * cache_head + within * cache_stride
     if SCALES == "none":
         tl.store(target, numbers, inside)
@@ -63,15 +64,16 @@ def _tokens(key, value, key_cache, value_cache, slots, key_scale, value_scale, t
     tiles = key_tiles + tl.cdiv(heads * VALUE_SIZE, TILE)
     tile = tl.program_id(0) % tiles
     token = tl.program_id(0) // tiles * TOKENS + tl.arange(0, TOKENS)[:, None]
-    slot = tl.load(slots + token.to(tl.int64) * slot_stride, token < tokens, -1).to(tl.int32)
+    there = token < tokens
+    slot = tl.load(slots + token.to(tl.int64) * slot_stride, there, -1).to(tl.int32)
     block, row = (slot // block_size).to(tl.int64), (slot % block_size).to(tl.int64)
     token = token.to(tl.int64)
     if tile < key_tiles:
-        _entries(key, key_cache, key_scale, token, block, row, slot >= 0, tile * TILE, heads, key_token, key_head,
-                 key_stride, key_block, key_row, key_cache_head, key_cache_stride, key_scale_stride, KEY_SIZE, TILE,
+        _entries(key, key_cache, key_scale, token, there, block, row, slot >= 0, tile * TILE, heads, key_token,
+                 key_head, key_stride, key_block, key_row, key_cache_head, key_cache_stride, key_scale_stride, KEY_SIZE, TILE,
                  SCALES, NATIVE)  # fmt: skip
     else:
-        _entries(value, value_cache, value_scale, token, block, row, slot >= 0, (tile - key_tiles) * TILE, heads,
+        _entries(value, value_cache, value_scale, token, there, block, row, slot >= 0, (tile - key_tiles) * TILE, heads,
                  value_token, value_head, value_stride, value_block, value_row, value_cache_head, value_cache_stride,
                  value_scale_stride, VALUE_SIZE, TILE, SCALES, NATIVE)  # fmt: skip
 

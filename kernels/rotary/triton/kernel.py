@@ -11,26 +11,33 @@ _PAIRS = 2048
 
 
 @triton.jit
+def _cosines(cosines, pair, ROTARY: tl.constexpr):
+    cos = tl.load(cosines + pair, pair < ROTARY // 2, 0.0).to(tl.float32)
+    return cos, tl.load(cosines + ROTARY // 2 + pair, pair < ROTARY // 2, 0.0).to(tl.float32)
+
+
+@triton.jit
 def _turned(heads, out, cosines, token, first, count, token_stride, head_stride, size, ROTARY: tl.constexpr,
             PAIRS: tl.constexpr, REST: tl.constexpr, HEADS: tl.constexpr, INTERLEAVED: tl.constexpr):  # fmt: skip
     """The heads from `first` on of one token; REST: numbers past the rotary size, or 0."""
     head = first + tl.arange(0, HEADS)[:, None]
     pair = tl.arange(0, PAIRS)[None, :]
     inside = (head < count) & (pair < ROTARY // 2)
-    cos = tl.load(cosines + pair, pair < ROTARY // 2, 0.0).to(tl.float32)
-    sin = tl.load(cosines + ROTARY // 2 + pair, pair < ROTARY // 2, 0.0).to(tl.float32)
     source = heads + token * token_stride + head * head_stride
     target = out + token * count * size + head * size
+    # The heads are asked for before the cosines, whose place waits for the token's position.
     if INTERLEAVED:
         place = tl.arange(0, 2 * PAIRS)[None, :]
         both = (head < count) & (place < ROTARY)
         pairs = tl.load(source + place, both, 0.0, eviction_policy="evict_first").to(tl.float32)
+        cos, sin = _cosines(cosines, pair, ROTARY)
         left, right = tl.split(tl.reshape(pairs, [HEADS, PAIRS, 2]))
         turned = tl.join(left * cos - right * sin, right * cos + left * sin)
         tl.store(target + place, tl.reshape(turned, [HEADS, 2 * PAIRS]).to(out.dtype.element_ty), both)
     else:
         left = tl.load(source + pair, inside, 0.0, eviction_policy="evict_first").to(tl.float32)
         right = tl.load(source + ROTARY // 2 + pair, inside, 0.0, eviction_policy="evict_first").to(tl.float32)
+        cos, sin = _cosines(cosines, pair, ROTARY)
         tl.store(target + pair, (left * cos - right * sin).to(out.dtype.element_ty), inside)
         tl.store(target + ROTARY // 2 + pair, (right * cos + left * sin).to(out.dtype.element_ty), inside)
     if REST:

@@ -102,18 +102,44 @@ __device__ __forceinline__ void best_two(const unsigned (&keys)[kEach], int firs
   best = winner;
 }
 
+// The best two keys of the group that a lane's experts all belong to, which `lanes` lanes, a power of two, share.
+template <int kEach>
+__device__ __forceinline__ void best_two_of_lanes(const unsigned (&keys)[kEach], int lanes, unsigned& best, unsigned& second) {
+  best = second = kNone;
+#pragma unroll
+  for (int i = 0; i < kEach; ++i) {
+    second = max(second, min(best, keys[i]));
+    best = max(best, keys[i]);
+  }
+  for (int step = 1; step < lanes; step *= 2) {
+    const unsigned other = __shfl_xor_sync(kAll, best, step), after = __shfl_xor_sync(kAll, second, step);
+    second = max(min(best, other), max(second, after));
+    best = max(best, other);
+  }
+}
+
+__device__ __forceinline__ unsigned group_key(unsigned best, unsigned second, bool biased) {
+  return biased ? key_of(value_of(best) + (second == kNone ? 0.0f : value_of(second))) : best;
+}
+
 // What may not be chosen, because its group is not among the best, gets kNone. Lane g has the value of group g.
 template <int kEach>
 __device__ __forceinline__ void keep_groups(unsigned (&keys)[kEach], int first, int experts, int groups, int groups_kept, bool biased) {
   const int lane = threadIdx.x % 32;
-  const int size = experts / groups;
+  const int size = experts / groups, lanes = size / kEach;
+  const bool whole = size % kEach == 0 && (lanes & (lanes - 1)) == 0;  // as models have them: all groups at once
   unsigned value = kNone;
-  for (int group = 0; group < groups; ++group) {
+  if (whole) {
     unsigned best, second;
-    best_two(keys, first, group * size, (group + 1) * size, best, second);
-    const float sum = value_of(best) + (second == kNone ? 0.0f : value_of(second));
-    const unsigned found = biased ? key_of(sum) : best;
-    value = lane == group ? found : value;
+    best_two_of_lanes(keys, lanes, best, second);
+    value = __shfl_sync(kAll, group_key(best, second, biased), lane * lanes % 32);
+  } else {
+    for (int group = 0; group < groups; ++group) {
+      unsigned best, second;
+      best_two(keys, first, group * size, (group + 1) * size, best, second);
+      const unsigned found = group_key(best, second, biased);
+      value = lane == group ? found : value;
+    }
   }
   int better = 0;
   for (int group = 0; group < groups; ++group) {
@@ -121,6 +147,14 @@ __device__ __forceinline__ void keep_groups(unsigned (&keys)[kEach], int first, 
     better += other > value || (other == value && group < lane);
   }
   const unsigned kept = __ballot_sync(kAll, lane < groups && better < groups_kept);
+  if (whole) {
+    const bool mine = kept >> (lane / lanes) & 1u;
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+      keys[i] = mine ? keys[i] : kNone;
+    }
+    return;
+  }
 #pragma unroll
   for (int i = 0; i < kEach; ++i) {
     const int group = min((first + i) / size, kMostGroups - 1);
