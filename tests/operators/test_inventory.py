@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import json
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from day0.target import load_target
 from day0.verdict import Verdict
 from tasks.operators.corrections import corrections
 from tasks.operators.formulas import BYTES_OF
-from tasks.operators.records import Capture, CaptureRequest
+from tasks.operators.records import ATTENTION, Capture, CaptureRequest
 from tasks.operators.scan import judge
 from tasks.operators.settings import operator_settings
 
@@ -163,3 +164,51 @@ def test_the_exported_graph_has_a_models_patterns(name: str) -> None:
     assert graph.failed is None
     assert {pattern: count for pattern, count in graph.patterns.items() if count} == PATTERNS[name]
     assert graph.operators["aten::linear"] > 4
+
+
+DENSE = {"model_type": "llama"} | dict.fromkeys(("num_hidden_layers", "num_attention_heads"), 4)
+DENSE |= {"num_key_value_heads": 2, "head_dim": 16, "hidden_size": 64, "intermediate_size": 96, "vocab_size": 128}
+EXPERTS = DENSE | {"model_type": "qwen3_moe", "num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
+
+#: What generate() does around the model when it decodes: the next token, the test for the end, mask and positions.
+AROUND = {
+    *("_local_scalar_dense", "_to_copy", "add.Tensor", "alias", "any.dim", "arange", "argmax", "bitwise_and.Tensor"),
+    *("bitwise_not", "bitwise_or.Tensor", "cat", "clone", "eq.Scalar", "full", "isin.Tensor_Tensor", "max"),
+    *("mul.Tensor", "new_ones", "rsub.Scalar", "select.int", "slice.Tensor", "sub.Tensor", "unsqueeze", "view"),
+}
+
+
+@pytest.mark.parametrize("config", [DENSE, EXPERTS], ids=["dense", "experts"])
+def test_the_inventory_is_what_a_model_with_weights_calls(config: dict[str, Any]) -> None:
+    """Counted by torch's own means on the CPU: a dispatch mode around the real model, and its counter of FLOPs."""
+    import torch
+    from torch.utils._python_dispatch import TorchDispatchMode
+    from torch.utils.flop_counter import FlopCounterMode
+    from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache
+
+    from tasks.operators.capture import capture
+
+    class Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            called[func.name()] += 1
+            return func(*args, **(kwargs or {}))
+
+    called: collections.Counter[str] = collections.Counter()
+    known = {key: value for key, value in config.items() if key != "model_type"}
+    described = AutoConfig.for_model(config["model_type"], **known)
+    model = AutoModelForCausalLM.from_config(described, dtype=torch.bfloat16).eval()  # type: ignore[no-untyped-call]
+    cache, tokens = DynamicCache(config=described), torch.arange(48).reshape(1, 48)
+    with torch.no_grad():
+        model(tokens, cache=cache)
+        with Counter(), FlopCounterMode(display=False) as flops:  # type: ignore[no-untyped-call]
+            model(tokens[:, :1], cache=cache)
+    found = capture(CaptureRequest(config=config, prompt=32, context=48, dispatch_key="CPU"))
+    ours = {o.name: o for o in found.phases["decode"]}
+    # Attention is whole in the inventory, and on the CPU one kernel of it.
+    assert called.pop("aten::_scaled_dot_product_flash_attention_for_cpu") == ours[ATTENTION].calls == 4
+    counts = {name: o.calls for name, o in ours.items() if name != ATTENTION}
+    differing = {name for name in counts.keys() | called.keys() if counts.get(name, 0) != called[name]}
+    assert differing <= {f"aten::{name}" for name in AROUND}
+    assert all(counts[name] >= called[name] for name in differing - {"aten::alias"})
+    products = flops.get_flop_counts()["Global"]
+    assert ours["aten::mm"].flops == products[torch.ops.aten.mm]
