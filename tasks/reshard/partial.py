@@ -36,12 +36,14 @@ def plan_key(plan: WritePlan, checkpoint: Checkpoint) -> str:
     """A digest of all that decides which bytes are written where, apart from the source's data."""
     sha = hashlib.sha256(repr((_FORMAT, plan.layout, plan.engine, plan.tp, plan.pp, plan.ep)).encode())
     for name in sorted(plan.streams):
-        header = checkpoint.files[name]
-        sha.update(repr((name, header.file_bytes, header.data_start)).encode())
-        for stream in plan.streams[name]:
-            sha.update(array("q", chain.from_iterable(stream.pieces)).tobytes())
-            inputs = [(t.file, t.begin, t.end, t.dtype, t.shape) for t in stream.inputs]
-            sha.update(repr((len(stream.pieces), inputs, stream.conversion)).encode())
+        header, streams = checkpoint.files[name], plan.streams[name]
+        read = [
+            (len(s.pieces), s.conversion, [(t.file, t.begin, t.end, t.dtype, t.shape) for t in s.inputs])
+            for s in streams
+        ]
+        sha.update(repr((name, header.file_bytes, header.data_start, read)).encode())
+        pieces = chain.from_iterable(stream.pieces for stream in streams)
+        sha.update(array("q", chain.from_iterable(pieces)).tobytes())
     for file in plan.files:
         sha.update(repr((file.name, file.nbytes, len(file.header))).encode())
         sha.update(file.header)

@@ -157,7 +157,7 @@ def _assemble(
     headers: dict[tuple[Any, ...], bytes] = {}
     for number, (place, tensors) in enumerate(layout.files()):
         laid = _laid(tensors)
-        data_at = layout.data_at(tensors)
+        data_at = layout.data_at(laid)
         described = (data_at, *chain.from_iterable((p.name, p.dtype, p.shape) for p, _ in laid))
         if described not in headers:  # as a rule the ranks' files of a shard have the same: once in memory, and made
             headers[described] = _header(laid, data_at)

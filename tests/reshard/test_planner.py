@@ -19,6 +19,7 @@ from tasks.reshard.planner import plan_writes, tensors_of
 from tasks.reshard.writes import Stream, WritePlan
 from tests.models.by_rules import plain, write_sparse
 from tests.models.published import published_config
+from tests.models.safetensors_file import write_holes
 from tests.models.tiny import make_tiny_llama
 
 
@@ -108,13 +109,21 @@ def test_each_source_tensor_is_read_once(tiny: Checkpoint, layout: str) -> None:
 
 
 def test_tensors_lie_where_a_reader_can_view_them(tmp_path: Path) -> None:
-    """A scale of one byte before a weight of two would put it at an odd place; then larger elements come first."""
-    checkpoint = open_checkpoint(make_tiny_llama(tmp_path / "m"))
-    odd = altered(checkpoint, "model.layers.0.input_layernorm.weight", dtype="F8_E4M3")
-    planned = plan(odd, layout="hf", tp=1)
-    for file in planned.files:
-        for tensor in file.tensors:
-            assert tensor.begin % (DTYPE_BITS[tensor.dtype] // 8) == 0
+    """A scale of nine bytes before a weight of two would put it at an odd place; then larger elements come first, and
+    the first of them lies in its page as in the source's."""
+    config = {**open_checkpoint(make_tiny_llama(tmp_path / "m")).config, "hidden_size": 9}
+    stored = plain(config)
+    norm, embedding = "model.layers.0.input_layernorm.weight", "model.embed_tokens.weight"
+    first = {embedding: ("F8_E4M3", stored[embedding][1]), "model.norm.weight": ("BF16", (9,)), norm: ("F8_E4M3", (9,))}
+    folder = tmp_path / "odd"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(config))
+    write_holes(folder / "model.safetensors", {**first, **{n: t for n, t in stored.items() if n not in first}})
+    odd = open_checkpoint(folder)
+    (file,) = plan(odd, layout="hf", tp=1).files
+    assert all(tensor.begin % (DTYPE_BITS[tensor.dtype] // 8) == 0 for tensor in file.tensors)
+    assert [tensor.name for tensor in file.tensors][:: len(stored) - 1] == ["model.norm.weight", norm]
+    assert file.tensors[0].begin % 4096 == odd.tensors["model.norm.weight"].begin % 4096
 
 
 @pytest.mark.parametrize("cut_to_share", [False, True])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from day0.architecture.bound import BoundFamily, BoundRule
@@ -69,8 +69,9 @@ class Layout(ABC):
     def files(self) -> Iterator[tuple[Place, list[Placed]]]:
         """The files, in the order in which they are numbered, with their tensors."""
 
-    def data_at(self, tensors: list[Placed]) -> int | None:
-        """How far into a page the data of such a file should begin; None: anywhere."""
+    def data_at(self, laid: Sequence[tuple[Placed, int]]) -> int | None:
+        """How far into a page the data of a file should begin, whose tensors lie in this order with so many bytes;
+        None: anywhere."""
         return None
 
     def owners(self, unit: Unit) -> range:

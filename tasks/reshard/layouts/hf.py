@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from day0.architecture.bound import BoundFamily
 from day0.architecture.cuts import Cutter
@@ -28,6 +28,7 @@ class HfLayout(Layout):
     def place(self, units: Iterable[Unit]) -> None:
         listed = sorted(units, key=lambda unit: (unit.draft.inputs[0].file, unit.draft.inputs[0].begin, unit.output))
         self.note_head(listed)
+        stage_ranks = self.world.stage_ranks
         for unit in listed:
             file, cuts = unit.draft.inputs[0].file, self.cutter.cuts(unit.kind)
             empty = 0 in unit.kind.shape
@@ -41,7 +42,7 @@ class HfLayout(Layout):
                     placed = made.get(id(cut))
                     if placed is None:
                         placed = made[id(cut)] = Placed(unit.name, unit.kind.dtype, cut.shape, ((unit, cut),))
-                    self.held[stage * self.world.stage_ranks + rank].setdefault(file, []).append(placed)
+                    self.held[stage * stage_ranks + rank].setdefault(file, []).append(placed)
 
     def files(self) -> Iterator[tuple[Place, list[Placed]]]:
         for rank, by_file in enumerate(self.held):
@@ -71,14 +72,14 @@ class HfLayout(Layout):
         rest = [placed for placed in tensors if id(placed) not in taken]
         return [*large, *([rest] if rest else [])]
 
-    def data_at(self, tensors: list[Placed]) -> int | None:
+    def data_at(self, laid: Sequence[tuple[Placed, int]]) -> int | None:
         """As the first tensor that is copied in one run lies in the source: those after it, as a rule, do so too."""
         at = 0
-        for placed in tensors:
+        for placed, nbytes in laid:
             if stored := self._stored(placed):
                 aligned = (stored[0] - at) % BLOCK
                 return None if aligned % 8 else aligned
-            at += placed.nbytes
+            at += nbytes
         return None
 
     @staticmethod
