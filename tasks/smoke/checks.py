@@ -4,19 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
-from day0.artifacts.smoke import Distribution
 from day0.verdict import Check, Verdict
 from tasks.smoke import content
-from tasks.smoke.engine import Answer, Outcomes
-from tasks.smoke.parity import Compared, Pooled, distribution, median_ratio, ratio, share, summarise
+from tasks.smoke.answers import Answer
+from tasks.smoke.engine import Outcomes
 from tasks.smoke.reference_client import Prepared
 from tasks.smoke.repetition import Repetition
-from tasks.smoke.settings import Prompt, SmokeSettings, Thresholds
+from tasks.smoke.settings import Prompt, SmokeSettings
 
-#: The check of an engine that computes in float32.
-FLOAT32 = "parity.float32_mean_error"
 PASS, FAIL, INCONCLUSIVE = Verdict.PASS, Verdict.FAIL, Verdict.INCONCLUSIVE
 
 
@@ -41,87 +38,13 @@ def answers(outcomes: Outcomes) -> Check:
     return Check(name="answers", verdict=PASS, reason=f"all {outcomes.asked} questions answered", measured=measured)
 
 
-def parity(
-    prefill: Sequence[Compared],
-    decode: Sequence[Compared],
-    greedy: Sequence[bool],
-    limits: Thresholds,
-    clipped: list[str],
-    engine_dtype: str = "unknown",
-) -> list[Check]:
-    """Engine against reference: on given ids (prefill), and on the engine's own greedy tokens (decode).
-
-    An engine that computes in float32 has no rounding that could hide a fault, and is held to a limit of its own.
-    """
-    whole, generated = Pooled.of(prefill), Pooled.of(decode)
-    spread = distribution(whole.engine) if whole.engine else None
-    own = distribution(whole.reference) if whole.reference else None
-    by_prompt = {c.prompt: summarise(c).ratio for c in prefill}
-    known = {name: value for name, value in by_prompt.items() if value is not None}
-    worst = max(known, key=known.__getitem__, default=None)
-    count = float(len(whole.engine)) if prefill else None
-    worst_error = {c.prompt: max(c.engine) for c in prefill if c.engine}
-    return [
-        *([float32(spread, limits, worst_error)] if engine_dtype == "float32" else []),
-        _limit("positions", count, "min", limits.min_positions, "compared positions", {"clipped": clipped}),
-        _limit("ratio", ratio(whole.engine, whole.reference), "max", limits.ratio, "error ratio (means)"),
-        _limit("median_ratio", median_ratio(whole.engine, whole.reference), "max", limits.median_ratio,
-               "error ratio (medians)"),
-        _limit(
-            "prompt_ratio",
-            known[worst] if worst is not None else None,
-            "max",
-            limits.prompt_ratio,
-            f"worst error ratio of a prompt ({worst})",
-            {"by_prompt": by_prompt},
-        ),
-        _limit("mean_error", spread.mean if spread else None, "max", limits.mean_error, "mean error in nats",
-               {"reference": own.mean if own else None}),
-        _limit("p99_error", spread.p99 if spread else None, "max", limits.p99_error, "99th percentile error in nats",
-               {"reference": own.p99 if own else None}),
-        _limit("top1_agreement", share(whole.agrees), "min", limits.top1_agreement, "top-1 agreement beyond near ties",
-               {"positions": len(whole.agrees), "near_tie": limits.near_tie}),
-        _limit("decode_ratio", ratio(generated.engine, generated.reference), "max", limits.decode_ratio,
-               "error ratio on generated tokens", {"positions": len(generated.engine)}),
-        _limit("greedy_agreement", share(greedy), "min", limits.greedy_agreement,
-               "greedy tokens that the reference would choose too", {"positions": len(greedy)}),
-    ]  # fmt: skip
-
-
-def float32(spread: Distribution | None, limits: Thresholds, worst: Mapping[str, float]) -> Check:
-    """The mean error where engine and reference both compute in float32; `worst` is the largest by prompt."""
-    what = "mean error in nats, both at float32"
-    mean = spread.mean if spread else None
-    return _limit(
-        FLOAT32.removeprefix("parity."),
-        mean,
-        "max",
-        limits.float32_mean_error,
-        what,
-        {"p99": spread.p99, "max": spread.max, "positions": spread.count, "worst": dict(worst)} if spread else None,
-    )
-
-
-def _limit(
-    name: str,
-    value: float | None,
-    side: Literal["max", "min"],
-    threshold: float | None,
-    what: str,
-    more: dict[str, Any] | None = None,
-) -> Check:
-    """One number against one threshold."""
-    measured = {"value": value, "threshold": threshold, **(more or {})}
-    name = f"parity.{name}"
-    if value is None:
-        return Check(name=name, verdict=INCONCLUSIVE, reason=f"{what}: could not be measured", measured=measured)
-    if threshold is None:
-        reason = f"{what}: {value:.4g}, but no threshold is configured"
-        return Check(name=name, verdict=INCONCLUSIVE, reason=reason, measured=measured)
-    good = value <= threshold if side == "max" else value >= threshold
-    relation = {"max": ("at most", "more than"), "min": ("at least", "less than")}[side][not good]
-    reason = f"{what}: {value:.4g}, {relation} {threshold:g}"
-    return Check(name=name, verdict=PASS if good else FAIL, reason=reason, measured=measured)
+def evidence(outcomes: Outcomes) -> list[Check]:
+    """What the server does not give at all; no check where it gives all."""
+    missing = outcomes.unsupported
+    if not missing:
+        return []
+    name, why = next(iter(sorted(missing.items())))
+    return [Check(name="evidence", verdict=INCONCLUSIVE, reason=f"{name}: {why}", measured=dict(missing))]
 
 
 def template(
@@ -176,65 +99,6 @@ def _difference(engine: list[int], ids: list[int], prepared: Prepared, name: str
         return "the engine leaves out the generation prompt"
     at = next((i for i, (a, b) in enumerate(zip(engine, ids, strict=False)) if a != b), min(len(engine), len(ids)))
     return f"the engine renders {len(engine)} tokens, the tokenizer {len(ids)}; they differ from token {at} on"
-
-
-def agreement(name: str, pairs: Mapping[str, tuple[Answer, Answer]], stable: set[str], near_tie: float | None) -> Check:
-    """Two greedy answers to the same question are the same, up to a near tie between two tokens.
-
-    `stable` names prompts whose answer did not change when asked again: there a difference in text needs no
-    log-probabilities to be a fault.
-    """
-    if not pairs:
-        return Check(name=name, verdict=INCONCLUSIVE, reason="there are no two answers to compare")
-    notes = {prompt: _compare(a, b, near_tie, prompt in stable) for prompt, (a, b) in pairs.items()}
-    measured = {prompt: note for prompt, (_, note) in notes.items()}
-    for verdict in (FAIL, INCONCLUSIVE):
-        if bad := [f"{prompt}: {note}" for prompt, (found, note) in notes.items() if found is verdict]:
-            return Check(name=name, verdict=verdict, reason="; ".join(bad), measured=measured)
-    ties = sum(note != "identical" for note in measured.values())
-    reason = f"{len(pairs)} pairs agree" + (f", {ties} of them up to a near tie" if ties else "")
-    return Check(name=name, verdict=PASS, reason=reason, measured=measured)
-
-
-def _compare(a: Answer, b: Answer, near_tie: float | None, stable: bool) -> tuple[Verdict, str]:
-    if a.prompt_tokens != b.prompt_tokens:
-        return FAIL, f"usage says {a.prompt_tokens} prompt tokens once and {b.prompt_tokens} the other time"
-    if a.token_ids is None or b.token_ids is None:
-        if (a.text, a.finish_reason) == (b.text, b.finish_reason):
-            return PASS, "identical"
-        verdict = FAIL if stable else INCONCLUSIVE
-        return verdict, "the texts differ, and the engine tells no token ids that would show a near tie"
-    if a.token_ids == b.token_ids:
-        for what in ("text", "finish_reason", "completion_tokens"):
-            if getattr(a, what) != getattr(b, what):
-                return FAIL, f"the tokens are the same, but {what} differs"
-        return PASS, "identical"
-    ids = zip(a.token_ids, b.token_ids, strict=False)
-    at = next((i for i, (x, y) in enumerate(ids) if x != y), None)
-    if at is None:
-        return FAIL, f"one answer goes on where the other ends ({len(a.token_ids)} and {len(b.token_ids)} tokens)"
-    gap = _gap(a, b, at)
-    if gap is None:
-        # neither run lists the other's token among its most likely: no near tie
-        if a.alternatives and b.alternatives:
-            return FAIL, f"they differ from token {at} on, and neither run had the other's token among its candidates"
-        return INCONCLUSIVE, f"they differ from token {at} on, and there are no log-probabilities to show a near tie"
-    if near_tie is None:
-        return INCONCLUSIVE, f"they differ from token {at} on by {gap:.3f} nats, but no near_tie is configured"
-    if gap > near_tie:
-        return FAIL, f"they differ from token {at} on, where the two tokens lie {gap:.3f} nats apart"
-    return PASS, f"they part at token {at}, a near tie of {gap:.3f} nats"
-
-
-def _gap(a: Answer, b: Answer, at: int) -> float | None:
-    """How far apart the two tokens were at the first difference, by the run that saw them closest."""
-    if not (a.alternatives and b.alternatives and a.keys and b.keys):
-        return None
-    if at >= min(len(a.alternatives), len(b.alternatives)):
-        return None
-    mine, theirs = a.keys[at], b.keys[at]
-    seen = [run.alternatives[at] for run in (a, b) if run.alternatives]
-    return min((abs(c[mine] - c[theirs]) for c in seen if mine in c and theirs in c), default=None)
 
 
 def usage(found: Mapping[str, Answer], sent: Mapping[str, int], asked: Mapping[str, int]) -> Check:

@@ -19,13 +19,13 @@ from day0.errors import Cancelled, Day0Error, StageTimeout
 from day0.progress import report
 from day0.target import GIB, machine_memory
 from day0.verdict import Check, Verdict
-from tasks.smoke import checks
-from tasks.smoke.engine import Engine, Outcomes, PromptScores, ask
+from tasks.smoke.answers import PromptScores
+from tasks.smoke.engine import Engine, Outcomes, ask
+from tasks.smoke.limits import FLOAT32, float32
 from tasks.smoke.parity import distribution
 from tasks.smoke.reference_client import Scored
 from tasks.smoke.settings import SmokeSettings
 
-NAME = checks.FLOAT32
 #: Lengths are rounded up to it: a multiple of every block size in which engines hand out their KV cache.
 BLOCK = 256
 #: Bytes of an element that float32 needs, for each that the option's value needs.
@@ -103,7 +103,7 @@ def exact_pass(
         error=distribution([error for several in errors.values() for error in several]),
         worst={name: max(several) for name, several in errors.items()},
     )
-    return checks.float32(found.error, settings.thresholds, found.worst), found
+    return float32(found.error, settings.thresholds, found.worst), found
 
 
 def _errors(sequence: Sequence, found: PromptScores) -> list[float]:
@@ -111,7 +111,7 @@ def _errors(sequence: Sequence, found: PromptScores) -> list[float]:
 
 
 def _check(verdict: Verdict, reason: str) -> Check:
-    return Check(name=NAME, verdict=verdict, reason=reason)
+    return Check(name=FLOAT32, verdict=verdict, reason=reason)
 
 
 def float32_service(service: Service, tokens: int) -> Service:

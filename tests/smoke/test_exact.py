@@ -21,7 +21,8 @@ from day0.endpoint import Endpoint, EngineDied, LastWords
 from day0.errors import StageTimeout
 from day0.verdict import Check, Verdict
 from tasks.smoke import exact, reference_client
-from tasks.smoke.exact import BLOCK, NAME, NotPossible, float32_service, option, with_option
+from tasks.smoke.exact import BLOCK, NotPossible, float32_service, option, with_option
+from tasks.smoke.limits import FLOAT32
 from tasks.smoke.reference_client import Pair, Prepared, Scored, Scores
 from tasks.smoke.render import show
 from tasks.smoke.run import run_smoke
@@ -135,7 +136,7 @@ def judge(service: Service, settings: SmokeSettings, engine: TwoEngines) -> tupl
     """The stage's function on a model folder and two engines, and its check at float32."""
     snapshot: Any = SimpleNamespace(location=service.launch.model_path, digest="d", require_weights=lambda: None)
     report = smoke(snapshot, service, None, settings, engine)
-    return report, next(check for check in report.checks if check.name == NAME)
+    return report, next(check for check in report.checks if check.name == FLOAT32)
 
 
 def test_right_files_pass_at_float32(service: Service, settings: SmokeSettings) -> None:
@@ -159,7 +160,7 @@ def test_fault_below_the_rounding_fails_with_numbers(service: Service, settings:
     """0.004 nats are half the stub's rounding: what is served passes, and float32 tells."""
     with serving(shifted(0.004)) as url:
         report, check = judge(service, settings, TwoEngines(url, url))
-    assert [c.name for c in report.checks if c.verdict is Verdict.FAIL] == [NAME]
+    assert [c.name for c in report.checks if c.verdict is Verdict.FAIL] == [FLOAT32]
     assert report.verdict is Verdict.FAIL
     assert report.reason == "mean error in nats, both at float32: 0.004, more than 0.0001"
     assert check.measured["value"] == pytest.approx(0.004, rel=1e-3)
@@ -258,7 +259,7 @@ def test_service_at_float32_is_compared_once(service: Service, settings: SmokeSe
         report, check = judge(service_at(Path(service.launch.model_path), command), settings, engine)
     assert check.verdict is Verdict.PASS
     assert len(engine.asked) == 1
-    assert [c.name for c in report.checks].count(NAME) == 1
+    assert [c.name for c in report.checks].count(FLOAT32) == 1
 
 
 def test_launch_at_float32(tmp_path: Path) -> None:
@@ -312,7 +313,7 @@ def test_running_endpoint_is_judged_without_it_and_the_remedy_told(service: Serv
     """As `day0 smoke --endpoint` does: the verdict is that of all other checks."""
     with serving() as url:
         report = run_smoke(Endpoint(url, "stub"), Path(service.launch.model_path), settings)
-    check = next(check for check in report.checks if check.name == NAME)
+    check = next(check for check in report.checks if check.name == FLOAT32)
     assert check.verdict is Verdict.SKIPPED
     assert "day0 serve DIR --weight-dtype float32" in check.reason
     assert "--engine-dtype float32" in check.reason

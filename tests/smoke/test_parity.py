@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.smoke.checks import parity
+from tasks.smoke.limits import parity
 from tasks.smoke.parity import compare, distribution, median_ratio, ratio
 from tasks.smoke.settings import Thresholds, load_settings
 

@@ -10,7 +10,7 @@ import pytest
 
 from day0.errors import EvidenceMissing
 from tasks.smoke import reference_client
-from tasks.smoke.checks import parity
+from tasks.smoke.limits import parity
 from tasks.smoke.parity import Compared, compare
 from tasks.smoke.reference_client import Pair, Scored
 from tasks.smoke.settings import Prompt, load_settings

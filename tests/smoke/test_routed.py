@@ -11,7 +11,8 @@ import pytest
 from day0.artifacts.smoke import SmokeReport
 from day0.endpoint import Endpoint
 from day0.verdict import Verdict
-from tasks.smoke.exact import NAME, no_relaunch
+from tasks.smoke.exact import no_relaunch
+from tasks.smoke.limits import FLOAT32
 from tasks.smoke.routed import SENSITIVE, chooses_experts
 from tasks.smoke.run import run_smoke
 from tasks.smoke.settings import SmokeSettings
@@ -66,18 +67,18 @@ def test_a_choice_by_rounding_is_no_fault_where_float32_has_none(routed: Path, s
 
 def test_a_fault_at_float32_too_is_one(routed: Path, settings: SmokeSettings) -> None:
     found = verdicts(smoke(routed, settings, one_far_off, one_far_off))
-    assert {found[name] for name in (NAME, "parity.ratio", "parity.prompt_ratio")} == {Verdict.FAIL}
+    assert {found[name] for name in (FLOAT32, "parity.ratio", "parity.prompt_ratio")} == {Verdict.FAIL}
 
 
 def test_without_experts_a_position_far_off_is_a_fault(plain: Path, settings: SmokeSettings) -> None:
     found = verdicts(smoke(plain, settings, one_far_off, as_it_is))
     assert found["parity.prompt_ratio"] is Verdict.FAIL
-    assert found[NAME] is Verdict.SKIPPED
+    assert found[FLOAT32] is Verdict.SKIPPED
 
 
 def test_where_every_position_is_off_float32_is_not_asked(routed: Path, settings: SmokeSettings) -> None:
     found = verdicts(smoke(routed, settings, shifted(0.4), as_it_is))
-    assert (found["parity.median_ratio"], found["parity.ratio"], found[NAME]) == (
+    assert (found["parity.median_ratio"], found["parity.ratio"], found[FLOAT32]) == (
         Verdict.FAIL,
         Verdict.FAIL,
         Verdict.SKIPPED,
