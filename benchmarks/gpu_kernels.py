@@ -3,8 +3,9 @@
     python -m benchmarks.gpu_kernels [--minutes 8] [--kernels NAME...] [--json FILE]
     python -m benchmarks.gpu_kernels --rehearse     # the same flow without a GPU; its numbers mean nothing
 
-Needs torch with CUDA, Triton, pydantic and PyYAML; the backend `cuda` also needs nvcc, and other
-projects' kernels their packages. benchmarks/gpu_kernels.yaml says what is timed, most important first.
+Needs torch with CUDA, Triton and what gpu_kernels_needs.py names, and says at once what of it is missing; the backend
+`cuda` also needs nvcc, and other projects' kernels their packages. benchmarks/gpu_kernels.yaml says what is timed, most
+important first.
 
 Each backend is accepted first, each dtype in a process of its own, several at a time (huge cases apart: `day0 kernels
 accept` runs those); what is timed later is compiled beside that. Then, in one process (gpu_kernels_rows.py), kernel,
@@ -13,8 +14,9 @@ and outputs of its own: together larger than the L2 cache, but for the smallest 
 that must move over the time of a call, over the bandwidth of the row's own copy. Results are compared with the
 reference afterwards. What is not accepted for want of time is accepted after the timing.
 
-Rows are printed as they are measured, and the table at the end, whatever failed or was ended: what fails, hangs or
-crashes costs its own row. Exit code: 0 all kept, 1 something is not kept or not measured, 4 there is no GPU.
+Rows are printed, and FILE is written anew, as they are measured; the table is printed at the end, whatever failed or
+was ended: what fails, hangs or crashes costs its own row. Exit code: 0 all kept, 1 something is not kept or not
+measured, 2 a package is missing, 4 there is no GPU.
 """
 
 from __future__ import annotations
@@ -35,11 +37,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+if __name__ == "__main__":  # before anything that may be missing is imported
+    from benchmarks.gpu_kernels_needs import leave_where_something_is_missing
+
+    leave_where_something_is_missing()
+
 import yaml
 
 from benchmarks.gpu_kernels_table import HEAD, OURS, judged, line_of
 from day0 import deadline, home, process
 from day0.errors import Day0Error, EvidenceMissing, Unavailable
+from day0.files import write_json
 from tasks.kernels.acceptance.faults import brief
 from tasks.kernels.acceptance.records import Request
 from tasks.kernels.acceptance.run import run_worker
@@ -104,9 +112,10 @@ def main() -> int:
     rows = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text())
     rows = [row for row in rows if not options.kernels or row["kernel"] in options.kernels]
     names = list(dict.fromkeys(row["kernel"] for row in rows))
-    run = Run(rows, {name: _backends(name) for name in names}, ends, options.rehearse, described["architecture"])
+    run = Run(rows, {name: _backends(name) for name in names}, ends, options.rehearse, described)
+    run.file = options.json
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
-    last = threading.Timer(60 * options.minutes + GRACE, lambda: (run.conclude(), sys.stdout.flush(), os._exit(1)))
+    last = threading.Timer(60 * options.minutes + GRACE, lambda: (run.save(), run.conclude(), os._exit(1)))
     last.daemon = True
     last.start()
     try:
@@ -114,10 +123,8 @@ def main() -> int:
     finally:
         deadline.cancel_all("the benchmark ends")
         last.cancel()
+        run.save()
         kept = run.conclude()
-        if options.json:
-            saved = {"versions": described, "accepted": run.told(), "results": run.results()}
-            options.json.write_text(json.dumps(saved, indent=1))
     return 0 if kept else 1
 
 
@@ -155,10 +162,11 @@ class Run:
         backends: dict[str, list[Backend]],
         ends: float,
         rehearse: bool,
-        architecture: str | None,
+        described: dict[str, Any],
     ) -> None:
         self.rows, self.backends, self.ends, self.rehearse = rows, backends, ends, rehearse
-        self.architecture = architecture
+        self.described = described
+        self.file: Path | None = None
         self.measured: dict[int, list[dict[str, Any]]] = {}
         self.failed: dict[int, str] = {}
 
@@ -171,6 +179,7 @@ class Run:
         self.accept(time.monotonic() + FIRST * (self.ends - time.monotonic()), warm=not self.rehearse)
         for backend in self.all:
             print(f"{backend}: {backend.reason or 'accepted'}", flush=True)
+        self.save()
         self.time()
         self.accept(self.ends)
 
@@ -227,7 +236,7 @@ class Run:
                 if isinstance(spec, PackageBackend) and (absent := missing(spec, backend.name)):
                     raise Unavailable(absent)
                 if isinstance(spec, CompiledBackend):
-                    backend.library = str(build(backend.definition, backend.name, self.architecture).path)
+                    backend.library = str(build(backend.definition, backend.name, self.described["architecture"]).path)
             except Day0Error as error:
                 backend.absent = str(error)
                 backend.here = not isinstance(error, EvidenceMissing | Unavailable)
@@ -284,6 +293,7 @@ class Run:
             self.measured[number] = found
             for result in self._judged(number):
                 print(line_of(result), flush=True)
+            self.save()
 
     # Results ----------------------------------------------------------------------------------------------------
 
@@ -300,6 +310,12 @@ class Run:
 
     def told(self) -> dict[str, str]:
         return {str(backend): backend.reason or "accepted" for backend in self.all}
+
+    def save(self) -> None:
+        """Write what is known by now, so that nothing of it is lost with the machine."""
+        if self.file:
+            saved = {"versions": self.described, "accepted": self.told(), "results": self.results()}
+            write_json(self.file, saved)
 
     def conclude(self) -> bool:
         """Print the table, and what is not accepted; whether everything is kept."""
@@ -319,7 +335,8 @@ class Run:
             print("REHEARSAL: the flow ran to its end; these numbers mean nothing")
             return not refused and bool(results) and not any(result.get("reason") for result in results)
         unmeasured = sum(not result["seconds"] for result in results if result["judged"])
-        print("all kept" if kept else f"not all kept; {unmeasured} of {len(self.rows)} rows not measured")
+        kept_or_not = "all kept" if kept else f"not all kept; {unmeasured} of {len(self.rows)} rows not measured"
+        print(kept_or_not, flush=True)
         return kept
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -38,7 +39,7 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Run:
     backends = {name: [b for b in gpu_kernels._backends(name) if b.name == "triton"] for name in KERNELS}
     for (backend,) in backends.values():
         backend.reasons = dict.fromkeys(backend.definition.file.dtypes, "")
-    return Run(ROWS, backends, time.monotonic() + 60, False, "sm_90")
+    return Run(ROWS, backends, time.monotonic() + 60, False, {"architecture": "sm_90"})
 
 
 def processes(monkeypatch: pytest.MonkeyPatch, *turns: Callable[[Listen], None]) -> list[list[int]]:
@@ -117,6 +118,40 @@ def test_when_the_time_is_up_what_there_is_is_printed(
     lines = shown(capsys)
     assert "kept: share 90%" in lines[0]
     assert ["not kept: not measured: the time was up" in line for line in lines] == [False, True, True, True]
+
+
+def test_each_row_is_in_the_file_as_soon_as_it_is_measured(
+    run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The machine may be taken away at any time."""
+    run.file = tmp_path / "told.json"
+
+    def end(say: Listen) -> None:
+        for number in range(len(ROWS)):
+            say(f"begun: {number}")
+            say(measured(number))
+            results = json.loads((tmp_path / "told.json").read_text())["results"]
+            assert [result["kept"] for result in results] == [at <= number for at in range(len(ROWS))]
+            assert sum("not measured" in result["reason"] for result in results) == len(ROWS) - number - 1
+
+    processes(monkeypatch, end)
+    run.time()
+    assert run.conclude()
+
+
+def test_what_is_missing_is_told_before_anything_else(tmp_path: Path) -> None:
+    (tmp_path / "pydantic.py").write_text("import annotated_types_that_is_not_here\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.gpu_kernels"],
+        cwd=PROJECT,
+        env=os.environ | {"PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2
+    says = "missing here: pydantic (No module named 'annotated_types_that_is_not_here')"
+    assert done.stdout.splitlines() == [says, f"{sys.executable} -m pip install pydantic"]
 
 
 def test_only_what_is_accepted_keeps_a_limit(
