@@ -87,4 +87,4 @@ class BenchmarkReport(OfService):
             f"{cold[0].concurrency}; {cold[-1].output_tokens_per_second:.1f} tokens/s at {cold[-1].concurrency}"
         )
         text += f"; {self.roofline.share:.0%} of the decode roofline" if self.roofline else ""
-        return text + "".join(f"; {check.reason}" for check in self.checks if check.name.startswith("kernels"))
+        return self.with_kernels(text)

@@ -61,3 +61,7 @@ class OfService(Artifact):
 
     launch: LaunchSpec | None = None
     """What it is of, where the engine ended in accepted kernels and went on without; None: the service as it was."""
+
+    def with_kernels(self, summary: str) -> str:
+        """The summary, and what the checks of kernels found."""
+        return "; ".join((summary, *(check.reason for check in self.checks if check.name.startswith("kernels"))))

@@ -77,4 +77,4 @@ class SmokeReport(OfService):
             f"{self.top1_agreement:.1%} over {self.error.count:,} positions"
         )
         text += f"; {self.exact.error.mean:.1e} nats at float32" if self.exact else ""
-        return text + "".join(f"; {check.reason}" for check in self.checks if check.name.startswith("kernels"))
+        return self.with_kernels(text)
