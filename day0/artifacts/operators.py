@@ -46,6 +46,10 @@ class Operator(Frozen):
     status: Status
     via: str | None = None
     """For `composite` what it becomes, for `fallback` where it runs."""
+    lacking: tuple[str, ...] = ()
+    """Dtypes of its arithmetic that the target lacks it in, where it has it in the others: the status is of these."""
+    lacking_share: float | None = None
+    """The share of the calls with these; None where there are none such."""
     apart: bool = False
     """A composite that runs as several kernels, or as one many times, and so takes longer than its share says."""
     seconds: float | None = None
@@ -97,7 +101,7 @@ class Gap(Frozen):
     status: Status
     phases: tuple[str, ...]
     share: float | None
-    """The largest in a phase."""
+    """The largest in a phase, of the calls that the target lacks it for."""
     advice: str
     work: str = "other"
     """What kind of kernel it needs: view, create, copy, elementwise, reduction, gather, scatter, product, attention,

@@ -20,6 +20,7 @@ from day0.artifacts.operators import (
 )
 from tasks.operators.costs import work_class
 from tasks.operators.records import Capture, CapturedCall, CapturedOperator, TensorSpec
+from tasks.operators.support.composites import computing
 from tasks.operators.support.findings import Finding
 from tasks.operators.support.rank import OperatorSupport
 
@@ -93,7 +94,7 @@ def ranked_phase(
     operators.sort(key=lambda o: (-or_most(o.share), -o.calls, o.name))
     names = {o.name for o in found}
     composites = (o for o in before if o.name in capture.parts and o.name not in names)
-    own = sum(o.share or 0 for o in operators if is_there(o.status) and not o.apart)
+    own = sum((o.share or 0) - gap_share(o) for o in operators if not o.apart)
     apart = sum(o.share or 0 for o in operators if o.apart)
     return Phase(
         operators=tuple(operators),
@@ -109,9 +110,15 @@ def ranked_phase(
 def _operator(
     o: CapturedOperator, time: float | None, whole: float, support: OperatorSupport, rates: Rates
 ) -> Operator:
-    arithmetic = {call.dtype for call in o.by_signature if call.dtype is not None}
-    found = support.support(o.name, sorted(arithmetic))
+    arithmetic = sorted({call.dtype for call in o.by_signature if call.dtype is not None})
+    found = support.support(o.name, arithmetic)
     evidence = found.evidence
+    lacking: tuple[str, ...] = ()
+    if not is_there(found.status):
+        lacking = tuple(d for d in arithmetic if not is_there(support.support(o.name, [d]).status))
+    if len(lacking) == len(arithmetic) or None in (times := [rates.time(c, c.dtype) for c in o.by_signature]):
+        lacking, times = (), []
+    lacked = sum(t or 0 for t, c in zip(times, o.by_signature, strict=False) if c.dtype in lacking)
     return Operator(
         name=o.name,
         calls=o.calls,
@@ -121,6 +128,8 @@ def _operator(
         status=found.status,
         via=found.via,
         seconds=time if rates.known else None,
+        lacking=lacking,
+        lacking_share=lacked / whole if lacking and whole else None,
         apart=found.apart,
         graph="breaks" if found.reads_host else graph_severity(o.name, found.status),
         evidence=_evidence(evidence) if evidence else None,
@@ -161,6 +170,13 @@ def graph_severity(name: str, status: Status) -> GraphSeverity:
     return {"native": "captured", "composite": "captured", "unknown": "unknown"}.get(status, "fails")  # type: ignore[return-value]
 
 
+def gap_share(operator: Operator) -> float:
+    """The share of the calls that the target lacks an operator for; 0 where it has it, or the share is not known."""
+    if is_there(operator.status):
+        return 0.0
+    return (operator.share if operator.lacking_share is None else operator.lacking_share) or 0.0
+
+
 def or_most(share: float | None) -> float:
     """For sorting: what is not known may be the most costly."""
     return 2.0 if share is None else share
@@ -192,7 +208,8 @@ def _ranked(phases: Mapping[str, Phase], meant: Callable[[Operator], bool]) -> t
             if not meant(o):
                 continue
             before = gaps.get(o.name)
-            shares = [o.share] if before is None else [before.share, o.share]
+            its = o.share if o.lacking_share is None else o.lacking_share
+            shares = [its] if before is None else [before.share, its]
             gaps[o.name] = Gap(
                 name=o.name,
                 status=o.status,
@@ -211,13 +228,15 @@ def advice(operator: Operator) -> str:
     if operator.measured == "wrong":
         return "the device computes it wrongly: it needs a kernel in its place"
     if operator.apart:
-        return f"it runs as {operator.via}, which takes longer than one kernel would: a kernel of its own may pay"
+        runs = computing(operator.via or "")
+        return f"it runs as {runs}, which takes longer than one kernel would: a kernel of its own may pay"
     if is_there(operator.status):
         return "it is there and slow: a kernel may pay"
     if operator.status == "unknown" and operator.via:
         return f"{operator.via}: {ADVICE['unknown']}"
     parts = operator.via if operator.via and "::" in operator.via else None
-    return ADVICE[operator.status] + (f"; what it lacks of its parts: {parts}" if parts else "")
+    only = f"for {', '.join(operator.lacking)} alone: " if operator.lacking else ""
+    return only + ADVICE[operator.status] + (f"; what it lacks of its parts: {parts}" if parts else "")
 
 
 def reach_of(phases: Mapping[str, Phase]) -> tuple[Reach, ...]:
@@ -231,6 +250,7 @@ def reach_of(phases: Mapping[str, Phase]) -> tuple[Reach, ...]:
     for name, phase in phases.items():
         gaps = [o for o in phase.operators if not is_there(o.status) or o.apart]
         timed = [o for o in gaps if o.share is not None]
+        timed.sort(key=lambda o: -(o.share or 0.0 if o.apart else gap_share(o)))
         for level in LEVELS:
             chosen: list[str] = []
             reached = phase.native or 0.0
@@ -238,7 +258,7 @@ def reach_of(phases: Mapping[str, Phase]) -> tuple[Reach, ...]:
                 if reached >= level - 1e-9:
                     break
                 chosen.append(o.name)
-                reached += o.share or 0.0
+                reached += (o.share or 0.0) if o.apart else gap_share(o)
             if level == 1.0:
                 chosen = [o.name for o in timed] + [o.name for o in gaps if o.share is None]
             found.append(Reach(phase=name, share=level, operators=tuple(chosen)))

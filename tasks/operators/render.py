@@ -16,7 +16,7 @@ from day0.artifacts.operators import Gap, Graph, News, Operator, OperatorReport,
 from day0.verdict import Check
 from tasks.operators.costs import work_class
 from tasks.operators.records import EXPLICIT
-from tasks.operators.support.composites import COMPUTES
+from tasks.operators.support.composites import computing
 
 STYLE = {"native": "green", "composite": "green", "fallback": "yellow", "missing": "red", "unknown": "yellow"}
 #: What a call does to graph capture, in words; what is captured, or not known, is not said.
@@ -39,7 +39,9 @@ def show_operators(report: OperatorReport, console: Console | None = None) -> No
         console.print(_phase_table(f"{titles.get(name, name)} on {report.target}", phase))
         _show_native(report.target, phase, console)
         for correction in phase.corrections:
-            _say(console, f"{correction.what}: {_scaled(correction.flops)}FLOP. {correction.reason}")
+            more = "more" if correction.flops > 0 else "less"
+            work = f"{_scaled(abs(correction.flops))}FLOP {more}"
+            _say(console, f"as engines do it, the work of {correction.what} is {work} than here: {correction.reason}")
     _show_gaps(f"gaps of {report.target}, most costly first", report.gaps, report, console)
     _show_gaps("measured to be slow", report.slow, report, console)
     _show_gaps("only there taken apart, with the share that one kernel would have", report.apart, report, console)
@@ -64,7 +66,8 @@ def _show_native(target: str, phase: Phase, console: Console) -> None:
     if phase.native is None:
         return
     lacking = 1 - phase.native - (phase.composite or 0)
-    parts = [f"{target} has one kernel each for {_percent(phase.native)} of its time"]
+    known = "known time" if any(o.share is None for o in phase.operators) else "time"
+    parts = [f"{target} has one kernel each for {_percent(phase.native)} of its {known}"]
     if phase.composite:
         parts.append(f"takes {_percent(phase.composite)} apart into several, which take longer than that")
     if lacking > 1e-9:
@@ -93,7 +96,8 @@ def _gap_status(gap: Gap) -> str:
 
 
 def _share_of(name: str, phase: Phase) -> float | None:
-    return next((o.share for o in phase.operators if o.name == name), None)
+    operator = next(o for o in phase.operators if o.name == name)
+    return operator.share if operator.lacking_share is None else operator.lacking_share
 
 
 def _show_check(check: Check, console: Console) -> None:
@@ -195,12 +199,12 @@ def _via(operator: Operator) -> str:
     """What an operator becomes, where that is worth a line: of many parts those that compute."""
     via = operator.via or ""
     if operator.status == "native":  # through a form of its own that is called otherwise
-        return "" if via.partition(".")[0] == operator.name.partition(".")[0] else via
+        return "" if via.partition(".")[0] == operator.name.partition(".")[0].rstrip("_") else via
     if operator.status != "composite" or via == EXPLICIT:
         return "" if via == EXPLICIT else via
     if not operator.apart and work_class(operator.name) not in ("product", "attention"):
         return ""
-    return ", ".join(part for part in via.split(", ") if work_class(part.split(" ")[0]) in COMPUTES) or via
+    return computing(via)
 
 
 def _some(names: Sequence[str]) -> str:

@@ -9,6 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from day0.artifacts.operators import OperatorReport
+from day0.config import named_config
+from day0.home import PROJECT
+from day0.target_operators import TargetOperators
 from tasks.operators.ranking import Rates, graph_severity, least_time
 from tasks.operators.records import EXPLICIT, CapturedCall, CapturedOperator
 from tasks.operators.scan import judge
@@ -90,6 +93,35 @@ def test_no_shorter_list_reaches_a_level(times: list[int], own: int) -> None:
         if reach.share < 1:
             shorter = itertools.combinations(times, len(chosen) - 1) if chosen else ()
             assert all(own + sum(fewer) < reach.share * whole for fewer in shorter)
+
+
+def test_what_is_lacking_for_a_dtype_is_what_is_called_with_it() -> None:
+    """Gaudi multiplies, but not complex numbers: rotary embeddings that use them are a gap, not all multiplications."""
+    calls = (
+        CapturedCall(dtype="bfloat16", calls=9, flops=0.0, bytes=900.0),
+        CapturedCall(dtype="complex64", calls=1, flops=0.0, bytes=30.0),
+    )
+    mul = CapturedOperator(name="aten::mul.Tensor", calls=10, flops=0.0, bytes=930.0, by_signature=calls)
+    operators = named_config(PROJECT / "configs/operators", "gaudi", TargetOperators)
+    report = judge(CONFIG, settings(operators), make_capture(mul, captured("aten::mm", 0.0, 70.0), key_readable=False))
+    phase = report.phases["decode"]
+    found = phase.operators[0]
+    assert (found.name, found.status, found.share) == ("aten::mul.Tensor", "fallback", 0.93)
+    assert found.lacking == ("complex64",)
+    assert found.lacking_share == pytest.approx(0.03)
+    assert phase.native == pytest.approx(0.97)
+    gap = report.gaps[0]
+    assert gap.name == "aten::mul.Tensor"
+    assert gap.share == pytest.approx(0.03)
+    assert gap.advice.startswith("for complex64 alone: ")
+    assert {r.share: r.operators for r in report.reach if r.phase == "decode"} == {
+        0.8: (),
+        0.95: (),
+        1.0: ("aten::mul.Tensor",),
+    }
+    every = mul.model_copy(update={"by_signature": calls[1:], "bytes": 30.0})
+    report = judge(CONFIG, settings(operators), make_capture(every, key_readable=False))
+    assert (report.gaps[0].share, report.phases["decode"].operators[0].lacking) == (1.0, ())
 
 
 LOOP = REGISTRATIONS | {

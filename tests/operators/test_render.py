@@ -10,7 +10,7 @@ from hypothesis import settings as how
 from hypothesis import strategies as st
 from rich.console import Console
 
-from day0.artifacts.operators import OperatorReport
+from day0.artifacts.operators import Correction, OperatorReport
 from tasks.operators.records import EXPLICIT, Capture
 from tasks.operators.render import MOST_NAMES, show_operators
 from tasks.operators.scan import judge
@@ -65,6 +65,18 @@ def test_attention_that_is_taken_apart_names_what_computes() -> None:
     assert "via aten::_safe_softmax, aten::bmm" in text
 
 
+def test_work_that_engines_do_otherwise_is_more_or_less() -> None:
+    report = judge(CONFIG, settings(dispatcher()), make_capture())
+    corrections = (
+        Correction(what="attention", flops=-2e9, reason="why"),
+        Correction(what="experts", flops=3e6, reason="?"),
+    )
+    decode = report.phases["decode"].model_copy(update={"corrections": corrections})
+    text = shown(report.model_copy(update={"phases": {"decode": decode}}))
+    assert "as engines do it, the work of attention is 2 GFLOP less than here: why" in text
+    assert "as engines do it, the work of experts is 3 MFLOP more than here: ?" in text
+
+
 def test_a_share_is_that_of_its_phase() -> None:
     capture = make_capture("aten::mm", "aten::view")
     decode = (captured("aten::mm"), captured("aten::view", 0, 300.0))
@@ -87,7 +99,7 @@ def test_brackets_of_reasons_are_no_markup() -> None:
 
 
 @pytest.mark.parametrize("native", [False, True])
-@how(max_examples=20)
+@how(max_examples=20, deadline=None)
 @given(
     times=st.lists(st.one_of(st.none(), st.integers(0, 10**15)), min_size=1, max_size=30),
     width=st.integers(80, 200),

@@ -59,6 +59,11 @@ def parts_of(names: Iterable[str]) -> set[str]:
     return found
 
 
+def computing(via: str) -> str:
+    """Of the parts that `via` names those that compute, or all where none does."""
+    return ", ".join(part for part in via.split(", ") if work_class(part.partition(" ")[0]) in COMPUTES) or via
+
+
 def is_several(parts: Iterable[str]) -> bool:
     """Whether a composite of these computes in more than one kernel."""
     return sum(work_class(part) in COMPUTES for part in parts) > 1
