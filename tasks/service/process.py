@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import getpass
-import json
 import os
+import shutil
 import signal
 import socket
 import struct
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ START_LIMIT = 30.0
 
 #: Of day0's own environment the engine gets these; everything else it gets from its config, so that a run on one
 #: machine is the run on another.
-PASSED_ON = ("HOME", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "OMP_NUM_THREADS", "TMPDIR", "TZ", "USER", "XDG_CACHE_HOME")
+PASSED_ON = ("HOME", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "OMP_NUM_THREADS", "TZ", "USER", "XDG_CACHE_HOME")
 
 
 class ProcessHandle(Handle):
@@ -50,7 +51,7 @@ class ProcessHandle(Handle):
 
     def _look(self) -> str | None:
         gone = self._watcher.poll() is not None  # before the status is read: it is written before the supervisor ends
-        code = _status(self.name).get("exit_code")
+        code = registry.status(self.name).get("exit_code")
         if code is not None:
             return exit_reason(code)
         return "its supervisor was killed" if gone else None
@@ -79,15 +80,17 @@ def start_process(spec: LaunchSpec, engine: EngineConfig, name: str, run: str, k
     folder.mkdir(parents=True, exist_ok=True)
     log, status = folder / f"{name}.log", folder / f"{name}.status"
     command = [str(python), *(part.replace("{port}", str(port)) for part in spec.command[1:])]
+    # Short, for engines put sockets there, whose paths the system limits to 107 bytes.
+    temporary = tempfile.mkdtemp(prefix=registry.TEMPORARY)
     watcher = subprocess.Popen(
         [
-            sys.executable, supervisor.__file__, "--log", str(log), "--status", str(status),
+            sys.executable, supervisor.__file__, "--temporary", temporary, "--log", str(log), "--status", str(status),
             "--grace", str(engine.stop_grace), *(["--keep"] if keep else []), "--", *command,
         ],
         stdin=subprocess.DEVNULL if keep else subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         stderr=log.open("ab"),
-        env=_environment(spec, python, name),
+        env={**_environment(spec, python, name), "TMPDIR": temporary},
         cwd=folder,
         start_new_session=True,
     )  # fmt: skip
@@ -101,6 +104,7 @@ def start_process(spec: LaunchSpec, engine: EngineConfig, name: str, run: str, k
             launch=spec,
             supervisor=registry.ProcessId.of(watcher.pid),
             log=str(log),
+            temporary=temporary,
         )
         registry.save(record)
         pid = _engine_pid(name, watcher)
@@ -110,6 +114,7 @@ def start_process(spec: LaunchSpec, engine: EngineConfig, name: str, run: str, k
         watcher.terminate()
         watcher.wait()
         registry.forget(name)
+        shutil.rmtree(temporary, ignore_errors=True)
         raise
     return ProcessHandle(record, engine, watcher)
 
@@ -133,19 +138,11 @@ def _environment(spec: LaunchSpec, python: Path, name: str) -> dict[str, str]:
     return {**passed, "PATH": path, **kernel_environment(spec, str(registry.uses_folder(name))), **spec.env}
 
 
-def _status(name: str) -> dict[str, Any]:
-    try:
-        value: dict[str, Any] = json.loads((registry.folder() / f"{name}.status").read_text())
-    except FileNotFoundError:
-        return {}
-    return value
-
-
 def _engine_pid(name: str, watcher: subprocess.Popen[bytes]) -> int | None:
     """The engine's process id, as soon as the supervisor has written it; None if it could not be started."""
     ends = time.monotonic() + START_LIMIT
     while time.monotonic() < ends:
-        if status := _status(name):
+        if status := registry.status(name):
             pid: int | None = status["pid"]
             return pid
         if watcher.poll() is not None:

@@ -10,8 +10,10 @@ import platform
 import shutil
 import signal
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from pydantic import ValidationError
 
@@ -20,8 +22,14 @@ from day0.artifacts.service import LaunchSpec
 from day0.errors import InputError, Unavailable
 from day0.files import write_json
 from day0.home import home
+from tasks.service import supervisor
 
 log = logging.getLogger("day0.service")
+
+#: How the names of engines' folders for temporary files begin. Nothing else is removed, whatever a record says.
+TEMPORARY = "day0-engine-"
+#: A killed process is gone within milliseconds, unless it is in the middle of a read or write.
+KILL_SECONDS = 5.0
 
 
 class ProcessId(Frozen):
@@ -59,6 +67,8 @@ class EngineRecord(Frozen):
     container: str | None = None
     log: str | None = None
     """File that the engine's output goes to; a container's output is with Docker."""
+    temporary: str | None = None
+    """The engine's own folder for temporary files; a container has its own."""
 
     @property
     def orphaned(self) -> bool:
@@ -96,6 +106,15 @@ def folder() -> Path:
 def uses_folder(name: str) -> Path:
     """Where the processes of an engine write about the kernels that it was given."""
     return folder() / f"{name}.uses"
+
+
+def status(name: str) -> dict[str, Any]:
+    """What the supervisor of an engine has written last; empty before it has."""
+    try:
+        value: dict[str, Any] = json.loads((folder() / f"{name}.status").read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    return value
 
 
 def save(record: EngineRecord) -> None:
@@ -137,7 +156,11 @@ def find(name: str) -> EngineRecord:
 
 
 def stop(record: EngineRecord) -> Stopped:
-    """End a recorded engine and forget it."""
+    """End a recorded engine and forget it.
+
+    Raises:
+        Unavailable: it runs on another machine, or the Docker daemon is not there.
+    """
     if record.container is not None:
         from tasks.service.container import remove_container
 
@@ -164,21 +187,41 @@ def reap() -> list[str]:
 
 
 def _end_processes(record: EngineRecord) -> bool:
-    """Ask the supervisor to end the engine; if it is gone, kill what is left of the engine's group."""
+    """Ask the supervisor to end the engine; if it is gone, kill what is left of the engine's group, and remove what
+    that leaves.
+
+    Raises:
+        Unavailable: it runs on another machine.
+    """
     grace = 30.0
-    supervisor, engine = record.supervisor, record.engine
-    running = any(process is not None and process.alive for process in (supervisor, engine))
-    if supervisor is not None and supervisor.alive:
-        os.kill(supervisor.pid, signal.SIGTERM)
-        ends = time.monotonic() + grace
-        while supervisor.alive and time.monotonic() < ends:
-            time.sleep(0.05)
-        if supervisor.alive:
-            os.kill(supervisor.pid, signal.SIGKILL)
+    watcher, engine = record.supervisor, record.engine
+    if watcher is not None and watcher.host != platform.node():
+        raise Unavailable(f"engine {record.name} runs on {watcher.host}: stop it there")
+    running = any(process is not None and process.alive for process in (watcher, engine))
+    if watcher is not None and watcher.alive:
+        os.kill(watcher.pid, signal.SIGTERM)
+        _wait(lambda: not watcher.alive, grace)
+        if watcher.alive:
+            os.kill(watcher.pid, signal.SIGKILL)
     if engine is not None:
         for member in _group(engine):
             _kill(member)
+        _wait(lambda: not _group(engine), KILL_SECONDS)
+    _remove_leftovers(record)
     return running
+
+
+def _remove_leftovers(record: EngineRecord) -> None:
+    """What the supervisor removes, unless it was killed itself."""
+    if record.temporary is not None and Path(record.temporary).name.startswith(TEMPORARY):
+        shutil.rmtree(record.temporary, ignore_errors=True)
+    supervisor.remove_shared(status(record.name).get("shared", {}))
+
+
+def _wait(done: Callable[[], bool], seconds: float) -> None:
+    ends = time.monotonic() + seconds
+    while not done() and time.monotonic() < ends:
+        time.sleep(0.05)
 
 
 def _group(engine: ProcessId) -> list[int]:

@@ -2,6 +2,7 @@
 
 day0 starts this file as a process of its own (`python supervisor.py …`) and holds the other end of its standard
 input: when day0 ends, by whatever signal, the kernel closes that end, and the engine's whole process group is killed.
+What a killed engine cannot remove is removed for it: its folder for temporary files, and its shared memory.
 It imports nothing but the standard library, so that it starts at once.
 """
 
@@ -12,15 +13,20 @@ import ctypes
 import json
 import os
 import select
+import shutil
 import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 POLL = 0.1
+#: Seconds between two looks for shared memory that is new.
+LOOK = 2.0
+SHARED = Path("/dev/shm")
 
 
 def _die_with_parent() -> None:
@@ -50,6 +56,70 @@ def _signal_group(group: int, number: int) -> None:
         return  # it has ended meanwhile
 
 
+class SharedMemory:
+    """The segments of POSIX shared memory that are an engine's own: made after its start, and mapped by its processes.
+
+    Nothing else tells whose they are: their names are random, and outlive a process that is killed.
+    """
+
+    def __init__(self) -> None:
+        self._before = _segments()
+        self.found: dict[str, int] = {}
+        """Name → inode."""
+
+    def look(self, group: int) -> bool:
+        """Whether the group's processes map some that were not known."""
+        new = _segments() - self._before - set(self.found.items())
+        if not new:
+            return False
+        mapped = set().union(*(_mapped(process) for process in _processes() if _group_of(process) == group))
+        self.found.update(new & mapped)
+        return bool(new & mapped)
+
+
+def remove_shared(found: dict[str, int]) -> None:
+    """Remove an engine's segments, once it has ended; not those that another process has mapped."""
+    left = set(found.items()) & _segments()
+    if left:
+        left -= set().union(*(_mapped(process) for process in _processes()))
+    for name, _ in left:
+        (SHARED / name).unlink(missing_ok=True)
+
+
+def _segments() -> set[tuple[str, int]]:
+    """Names and inodes of this user's shared memory."""
+    found = set()
+    for path in SHARED.glob("*"):
+        try:
+            stat = path.lstat()
+        except FileNotFoundError:
+            continue  # its owner has removed it meanwhile
+        if stat.st_uid == os.getuid():
+            found.add((path.name, stat.st_ino))
+    return found
+
+
+def _processes() -> list[int]:
+    return [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
+
+
+def _group_of(process: int) -> int | None:
+    try:
+        return os.getpgid(process)
+    except ProcessLookupError:
+        return None  # it has ended meanwhile
+
+
+def _mapped(process: int) -> set[tuple[str, int]]:
+    """Names and inodes of the shared memory that a process maps (proc(5): /proc/PID/maps)."""
+    try:
+        lines = Path(f"/proc/{process}/maps").read_text(encoding="utf-8", errors="replace").splitlines()
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
+        return set()  # it has ended meanwhile, or is another user's, who cannot map what only this user may open
+    fields = (line.split(maxsplit=5) for line in lines if f"{SHARED}/" in line)
+    return {(path.removeprefix(f"{SHARED}/"), int(inode)) for *_, inode, path in fields}
+
+
 def _reap_adopted() -> None:
     """Collect processes of the engine that outlived their parent and are now this process's children."""
     try:
@@ -75,7 +145,8 @@ def _end(engine: subprocess.Popen[bytes], grace: float) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--log", required=True)
-    parser.add_argument("--status", required=True, help="JSON file: pid, and exit_code once the engine has ended")
+    parser.add_argument("--status", required=True, help="JSON file: pid, shared, and exit_code once it has ended")
+    parser.add_argument("--temporary", required=True, help="the engine's own folder, removed after it")
     parser.add_argument("--grace", type=float, default=10.0)
     parser.add_argument("--keep", action="store_true", help="outlive whoever started it")
     parser.add_argument("command", nargs=argparse.REMAINDER)
@@ -92,6 +163,10 @@ def main() -> int:
         signal.signal(number, on_signal)
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
 
+    def tell(pid: int | None, code: int | None) -> None:
+        _write_status(options.status, {"pid": pid, "exit_code": code, "shared": shared.found})
+
+    shared = SharedMemory()
     with open(options.log, "ab", buffering=0) as log:
         try:
             engine = subprocess.Popen(
@@ -104,20 +179,27 @@ def main() -> int:
             )
         except OSError as error:
             log.write(f"{type(error).__name__}: {error}\n".encode())
-            _write_status(options.status, {"pid": None, "exit_code": 127})
+            tell(None, 127)
+            shutil.rmtree(options.temporary, ignore_errors=True)
             return 127
-    _write_status(options.status, {"pid": engine.pid, "exit_code": None})
+    tell(engine.pid, None)
 
-    watched = [] if options.keep else [sys.stdin]
+    watched, look_at = [] if options.keep else [sys.stdin], 0.0
     while engine.poll() is None and not asked_to_stop:
         readable, _, _ = select.select(watched, [], [], POLL)
         if readable and not os.read(sys.stdin.fileno(), 1):
             break
-    if (code := engine.poll()) is not None:
-        # Told at once; what it leaves behind may take the whole grace time to end.
-        _write_status(options.status, {"pid": engine.pid, "exit_code": code})
+        if time.monotonic() >= look_at:
+            look_at = time.monotonic() + LOOK
+            if shared.look(engine.pid):
+                tell(engine.pid, None)
+    code = engine.poll()
+    shared.look(engine.pid)
+    tell(engine.pid, code)  # at once: what an engine that has ended leaves behind may take the whole grace time to end
     _end(engine, options.grace)
-    _write_status(options.status, {"pid": engine.pid, "exit_code": engine.wait()})
+    remove_shared(shared.found)
+    shutil.rmtree(options.temporary, ignore_errors=True)
+    tell(engine.pid, engine.wait())
     return 0
 
 

@@ -56,3 +56,30 @@ with open(%r + ".tmp", "w") as file:
 os.rename(%r + ".tmp", %r)
 time.sleep(600)
 """
+
+#: An engine that keeps a segment of shared memory and a temporary file, and a child that ignores SIGTERM with another;
+#: it maps what the paths in its arguments name, too, and then writes engine.up.
+SHARING = """
+import mmap, os, signal, subprocess, sys, tempfile, time
+SHARE = '''
+import mmap, os, sys
+def share(path):
+    with open(path, "a+b") as file:
+        file.truncate(4096)
+        return mmap.mmap(file.fileno(), 4096)
+'''
+exec(SHARE)
+mine, *others = %r
+child = subprocess.Popen([sys.executable, "-c", SHARE + '''
+import signal, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+kept = share(sys.argv[1])
+print("up", flush=True)
+time.sleep(600)
+''', mine + "-child"], stdout=subprocess.PIPE)
+child.stdout.readline()
+kept = [share(path) for path in (mine, *others)]
+tempfile.mkstemp(prefix="socket")
+open(%r, "w").close()
+time.sleep(600)
+"""

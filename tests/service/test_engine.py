@@ -16,7 +16,7 @@ from day0.endpoint import EngineDied
 from tasks.reshard.partial import plan_key, resumable_folder
 from tasks.reshard.planner import plan_writes
 from tasks.reshard.shards import write_shards
-from tasks.service import registry
+from tasks.service import registry, supervisor
 from tasks.service.engine import EngineConfig
 from tasks.service.environment import prepare
 from tasks.service.launch import launch_spec
@@ -84,6 +84,35 @@ def test_a_real_engine_answers_and_its_death_is_diagnosed(spec: LaunchSpec) -> N
         os.kill(first.pid, signal.SIGKILL)
         wait_for(lambda: started.endpoint.diagnose() is not None)
         assert "killed by SIGKILL" in (started.endpoint.diagnose() or "")
+
+
+def test_however_it_ends_nothing_of_it_is_left(spec: LaunchSpec) -> None:
+    with EngineSession("test") as session:
+        folder, shared, _ = belongings(session.start(spec).name)
+        assert any(path.is_socket() for path in folder.iterdir())
+        session.stop()
+        assert not folder.exists()
+        assert not shared & names()
+
+        folder, shared, engine = belongings(session.start(spec).name)
+        os.killpg(engine, signal.SIGKILL)  # its resource tracker too, which else would remove them
+        wait_for(lambda: not folder.exists())
+        assert not shared & names()
+
+
+def belongings(name: str) -> tuple[Path, set[str], int]:
+    """An engine's temporary folder, the names of its shared memory, and its process group."""
+    record = registry.find(name)
+    wait_for(lambda: bool(registry.status(name)["shared"]))
+    shared = set(registry.status(name)["shared"]) & names()  # it has removed some itself by now
+    assert shared
+    assert record.temporary is not None
+    assert record.engine is not None
+    return Path(record.temporary), shared, record.engine.pid
+
+
+def names() -> set[str]:
+    return {path.name for path in supervisor.SHARED.iterdir()}
 
 
 def test_a_start_that_fails_tells_the_engines_own_error(spec: LaunchSpec, shards: Path) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from day0.artifacts.service import LaunchSpec
+from day0.errors import Unavailable
 from tasks.service import registry
 from tasks.service.engine import EngineConfig
 from tasks.service.process import start_process
@@ -110,6 +111,10 @@ def test_owners_that_live_and_owners_elsewhere_keep_their_engines(home: Path, sc
         registry.save(record)
     assert registry.reap() == []
     assert {r.name for r in registry.records()} == {"mine", "far"}
+    with pytest.raises(Unavailable, match="runs on elsewhere: stop it there"):
+        registry.stop(
+            registry.find("far").model_copy(update={"supervisor": me.model_copy(update={"host": "elsewhere"})})
+        )
     registry.forget("mine")
     registry.forget("far")
 
