@@ -27,7 +27,7 @@ from tasks.kernels.gaps import fill_gaps, offered
 from tasks.operators.evidence import Evidence
 from tasks.operators.records import Measured
 from tasks.operators.scan import judge
-from tests.operators.captures import dispatcher, listed, make_capture, settings
+from tests.operators.captures import SOFTMAX, dispatcher, listed, make_capture, settings
 
 
 def test_no_gaps_is_skipped_and_says_so() -> None:
@@ -37,9 +37,8 @@ def test_no_gaps_is_skipped_and_says_so() -> None:
 
 
 def test_gaps_fail_by_name() -> None:
-    report = judge(
-        {}, settings(listed("aten::mm", "aten::bmm", "aten::view", fallback="CPU"), "gaudi3"), make_capture()
-    )
+    has = listed("aten::mm", "aten::bmm", "aten::view", *SOFTMAX, fallback="CPU")
+    report = judge({}, settings(has, "gaudi3"), make_capture())
     bundle = fill_gaps(report)
     assert bundle.verdict is Verdict.FAIL
     assert set(bundle.unmet) == {"aten::mul.Tensor", "aten::isin.Tensor_Tensor"}
