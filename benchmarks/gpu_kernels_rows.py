@@ -15,7 +15,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -24,14 +24,14 @@ os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")  # as kernels are built a
 import torch
 
 from benchmarks.gpu_kernels import BROKEN, SEED
-from tasks.kernels import load
-from tasks.kernels.acceptance.errors import Judge, compare_chunks
-from tasks.kernels.acceptance.faults import Fault, brief
+from tasks.kernels.acceptance.errors import Judge
+from tasks.kernels.acceptance.faults import brief
 from tasks.kernels.acceptance.interpreter import compute_as_devices_do
-from tasks.kernels.acceptance.subject import widened
-from tasks.kernels.definition import CompiledBackend, KernelDefinition
+from tasks.kernels.definition import KernelDefinition
 from tasks.kernels.find import find_kernel
 from tasks.kernels.load import as_tuple
+from tasks.kernels.timing_records import Contender
+from tasks.kernels.timing_ways import Entrant, Way, check, enter
 
 ROTATED, COPIED, CALLS, ROUNDS, WARM = 512 << 20, 1 << 30, 64, 15, 2
 #: Seconds that a row needs at least, and that one may take: some kernels hang.
@@ -45,7 +45,7 @@ def main() -> int:
     if rehearse:
         compute_as_devices_do()
     stand = Stand(rehearse)
-    loaded: dict[str, list[Backend]] = {}
+    loaded: dict[str, Entrants] = {}
     for number, row in request["rows"]:
         if time.monotonic() > ends - (0 if rehearse else LEAST):
             return 0
@@ -53,7 +53,8 @@ def main() -> int:
         faulthandler.dump_traceback_later(MOST, exit=True)
         try:
             if row["kernel"] not in loaded:
-                loaded[row["kernel"]] = backends_of(row["kernel"], request["backends"][row["kernel"]])
+                libraries = request["backends"][row["kernel"]]
+                loaded[row["kernel"]] = entrants_of(row["kernel"], libraries, "CPU" if rehearse else None)
             found = (
                 compiled_once(row, loaded[row["kernel"]], stand) if warm else raced(row, loaded[row["kernel"]], stand)
             )
@@ -70,32 +71,27 @@ def main() -> int:
 
 
 @dataclass
-class Backend:
-    """One implementation of a kernel: `call`, or why it cannot be called."""
+class Entrants:
+    """The backends of a kernel that can be called, and why others cannot."""
 
     definition: KernelDefinition
-    name: str
-    call: Callable[..., Any] | None = None
-    reason: str = ""
+    ready: list[Entrant] = field(default_factory=list)
+    reasons: dict[str, str] = field(default_factory=dict)
 
 
-def backends_of(name: str, libraries: dict[str, str | None]) -> list[Backend]:
-    definition, found = find_kernel(name), []
+def entrants_of(name: str, libraries: dict[str, str | None], key: str | None) -> Entrants:
+    found = Entrants(find_kernel(name))
     for backend, library in libraries.items():
         try:
-            if isinstance(definition.backend(backend), CompiledBackend):
-                load.load(definition, backend, Path(library or ""))
-                found.append(Backend(definition, backend, load.operator(definition)))
-            else:
-                found.append(Backend(definition, backend, load.python_function(definition, backend)))
+            found.ready.append(enter(found.definition, Contender(backend=backend, library=library), key))
         except Exception as error:  # whatever a kernel's module raises is its fault, by name
-            found.append(Backend(definition, backend, reason=brief(error)))
+            found.reasons[backend] = brief(error)
     return found
 
 
 @dataclass
-class Way:
-    """One contestant; `turn` does `calls` calls, `outputs` are those of the first. `captured`: as a graph."""
+class Lap:
+    """What is timed: `turn` does `calls` calls, `outputs` are those of the first. `captured`: as a graph."""
 
     turn: Callable[[], Any]
     calls: int
@@ -113,9 +109,9 @@ class Stand:
         self.copied = 1 << 20 if rehearse else COPIED
         source = torch.ones(self.copied, dtype=torch.uint8, device=self.device)
         target = torch.empty_like(source)
-        self.copy = self.way(lambda: target.copy_(source), [()])
+        self.copy = self.lap(lambda: target.copy_(source), [()])
 
-    def way(self, run: Callable[..., Any], sets: Sequence[tuple[Any, ...]]) -> Way:
+    def lap(self, run: Callable[..., Any], sets: Sequence[tuple[Any, ...]]) -> Lap:
         """Calls on each of the sets, captured as a graph where that is possible."""
         for args in [*sets[:1]] * WARM:
             run(*args)
@@ -125,7 +121,7 @@ class Stand:
                 run(*args)
 
         if self.rehearse:
-            return Way(plain, len(sets), run(*sets[0]), True)
+            return Lap(plain, len(sets), run(*sets[0]), True)
         torch.cuda.synchronize()
         graph, outputs = torch.cuda.CUDAGraph(), []
         try:
@@ -136,13 +132,13 @@ class Stand:
             if "captur" not in str(error):
                 raise
             torch.cuda.synchronize()
-            return Way(plain, len(sets), run(*sets[0]), False)
-        return Way(graph.replay, len(sets), outputs[0], True)
+            return Lap(plain, len(sets), run(*sets[0]), False)
+        return Lap(graph.replay, len(sets), outputs[0], True)
 
-    def race(self, ways: dict[str, Way]) -> dict[str, float]:
+    def race(self, laps: dict[str, Lap]) -> dict[str, float]:
         """Seconds of a call of each and of the copy: medians of turns, in another order each round."""
-        names = [*ways, "copy"]
-        everyone = {**ways, "copy": self.copy}
+        names = [*laps, "copy"]
+        everyone = {**laps, "copy": self.copy}
         seconds: dict[str, list[float]] = {name: [] for name in names}
         for number in range(2 if self.rehearse else WARM + ROUNDS):
             for name in names[number % len(names) :] + names[: number % len(names)]:
@@ -165,23 +161,23 @@ class Stand:
 
 
 def contestants(
-    row: dict[str, Any], backends: list[Backend], stand: Stand
+    row: dict[str, Any], entrants: Entrants, stand: Stand
 ) -> tuple[dict[str, Any], int, dict[str, Callable[..., Any]]]:
     """The case, how many sets of arguments to rotate, and what is called on them."""
-    definition = backends[0].definition
+    definition = entrants.definition
     case = {**row["case"], **(row["tiny"] if stand.rehearse else {})}
     count = 2 if stand.rehearse else int(max(2, min(CALLS, ROTATED // definition.bytes(case, 2))))
     framework = topk_router if row["kernel"] == "router_topk" else definition.baseline
     torch._dynamo.reset()
     compiled = torch.compile(framework, dynamic=False, backend="eager" if stand.rehearse else "inductor")
-    calls = {backend.name: backend.call for backend in backends if backend.call}
+    calls = {one.backend: one.adapter or one.call for one in entrants.ready}
     return case, count, {**calls, "eager": framework, "compiled": compiled}
 
 
-def compiled_once(row: dict[str, Any], backends: list[Backend], stand: Stand) -> list[dict[str, Any]]:
+def compiled_once(row: dict[str, Any], entrants: Entrants, stand: Stand) -> list[dict[str, Any]]:
     """Only for what lies in caches afterwards: what fails will fail again, where it is told."""
-    case, _, calls = contestants(row, backends, stand)
-    args = tuple(backends[0].definition.make(case, torch.bfloat16, stand.generator, stand.device))
+    case, _, calls = contestants(row, entrants, stand)
+    args = tuple(entrants.definition.make(case, torch.bfloat16, stand.generator, stand.device))
     for name, call in calls.items():
         try:
             call(*args) if name != "eager" else None
@@ -190,73 +186,54 @@ def compiled_once(row: dict[str, Any], backends: list[Backend], stand: Stand) ->
     return []
 
 
-def raced(row: dict[str, Any], backends: list[Backend], stand: Stand) -> list[dict[str, Any]]:
+def raced(row: dict[str, Any], entrants: Entrants, stand: Stand) -> list[dict[str, Any]]:
     """A result for each backend; one that fails has a reason, and the others go on."""
-    definition = backends[0].definition
-    case, count, calls = contestants(row, backends, stand)
+    definition = entrants.definition
+    case, count, calls = contestants(row, entrants, stand)
     sets = [tuple(definition.make(case, torch.bfloat16, stand.generator, stand.device)) for _ in range(count)]
-    ways, reasons = dict[str, Way](), {backend.name: backend.reason for backend in backends}
+    laps, reasons = dict[str, Lap](), dict(entrants.reasons)
     for name, call in calls.items():
         try:
-            ways[name] = stand.way(call, sets)
-        except Exception as error:  # the framework's, the compiler's or a kernel's: this way's, by name
+            laps[name] = stand.lap(call, sets)
+        except Exception as error:  # the framework's, the compiler's or a kernel's: this contestant's, by name
             reasons[name] = brief(error)
-    seconds = stand.race(ways)
+    seconds = stand.race(laps)
     bandwidth = 2 * stand.copied / seconds["copy"]
-    for backend in (backend for backend in backends if backend.name in ways):
+    for entrant in (one for one in entrants.ready if one.backend in laps):
         try:
-            place = f"{row['kernel']}, {row['title']}, as timed"
-            checked(definition, sets[0], backend, ways[backend.name], place)
+            checked(definition, sets[0], entrant, laps[entrant.backend], f"{row['kernel']}, {row['title']}, as timed")
         except Exception as error:
-            reasons[backend.name] = brief(error)
+            reasons[entrant.backend] = brief(error)
     return [
         {
-            "backend": backend.name,
-            "seconds": seconds.get(backend.name),
+            "backend": backend,
+            "seconds": seconds.get(backend),
             "eager": seconds.get("eager"),
             "compiled": seconds.get("compiled"),
             "moved": row.get("bytes", definition.bytes(case, 2)),
             "bandwidth": bandwidth,
-            "reason": reasons[backend.name],
+            "reason": reasons.get(backend, ""),
             "notes": [f"{name} failed: {reasons[name]}" for name in ("eager", "compiled") if name in reasons]
-            + [f"{name} cannot be captured" for name, way in ways.items() if not way.captured],
+            + [f"{name} cannot be captured" for name, lap in laps.items() if not lap.captured],
         }
-        for backend in backends
+        for backend in [*(one.backend for one in entrants.ready), *entrants.reasons]
     ]
 
 
-def checked(definition: KernelDefinition, args: tuple[Any, ...], backend: Backend, way: Way, place: str) -> None:
+def checked(definition: KernelDefinition, args: tuple[Any, ...], entrant: Entrant, lap: Lap, place: str) -> None:
     """Raises Fault: what was computed while it was timed is wrong; of what works in place, one more call."""
-    expected = as_tuple(definition.reference(*args))
-    found = as_tuple(way.outputs)
-    if definition.schema.mutates and backend.call:
+    given, found = args, as_tuple(lap.outputs)
+    if definition.schema.mutates:
         mutated = [at for at, argument in enumerate(definition.arguments) if argument.mutated]
-        given = [value.clone() if isinstance(value, torch.Tensor) else value for value in args]
+        given = tuple(value.clone() if isinstance(value, torch.Tensor) else value for value in args)
         for at in mutated:
             given[at].view(torch.uint8).fill_(0x7F)
-        expected = as_tuple(definition.reference(*given))
-        backend.call(*given)
+    expected = as_tuple(definition.reference(*given))
+    if definition.schema.mutates:
+        (entrant.adapter or entrant.call)(*given)
         found = tuple(given[at] for at in mutated)
-    if compare := definition.comparable:
-        wide = tuple(widened(value) for value in args)
-        found, expected = (tuple(t.float() for t in as_tuple(compare(wide, of))) for of in (found, expected))
     judge = Judge("bfloat16", definition.file.tolerance["bfloat16"])
-    for number, (got, ours) in enumerate(zip(found, expected, strict=True)):
-        if got.dtype == torch.float8_e4m3fn:
-            neighbours(got.float(), ours.float(), f"{place}: output {number}")
-        else:
-            compare_chunks(got, ours, judge, number, place)
-
-
-def neighbours(got: torch.Tensor, ours: torch.Tensor, place: str) -> None:
-    """Raises Fault: FP8 codes are further apart than a tie that was rounded either way, or many are apart."""
-    apart = got != ours
-    apart &= ~(got.isnan() & ours.isnan())
-    far = apart & ~((got - ours).abs() <= ours.abs() / 7 + 2**-9)
-    if far.any() or float(apart.float().mean()) > 1e-3:
-        raise Fault(
-            "error", f"{place}: {int(apart.sum())} codes differ from the framework's, {int(far.sum())} of them far"
-        )
+    check(definition, Way(entrant.backend, lap.turn, entrant, judge), args, found, expected, place)
 
 
 def topk_router(
