@@ -12,6 +12,7 @@ import torch
 from tasks.kernels import load
 from tasks.kernels.acceptance.errors import Judge, compare_chunks
 from tasks.kernels.acceptance.faults import Fault, brief
+from tasks.kernels.acceptance.subject import widened
 from tasks.kernels.definition import CompiledBackend, KernelDefinition
 from tasks.kernels.load import as_tuple
 from tasks.kernels.providers.adapter import Adapter
@@ -107,18 +108,18 @@ def check(
     definition: KernelDefinition, way: Way, args: Sequence[Any], found: Tensors, expected: Tensors, place: str
 ) -> None:
     """Hold what was computed while it was timed against the reference, as acceptance compares them: experts of equal
-    scores in any order, FP8 codes on both sides of a tie. Raises Fault: it is wrong."""
+    scores in any order, FP8 codes on both sides of a tie. There is no float64 beside them, and what is allowed is told
+    in last places of what is compared: `comparable` computes in float32, or in the arguments' own wider dtype.
+
+    Raises:
+        Fault: it is wrong.
+    """
     forms = [[(tuple(o.shape), str(o.dtype).removeprefix("torch.")) for o in outputs] for outputs in (found, expected)]
     if forms[0] != forms[1]:
         raise Fault("structure", f"{place}: {forms[0]}, and it must be {forms[1]}")
     if definition.comparable:
-        wide = tuple(_wide(value) for value in args)
+        wide = tuple(widened(value, torch.float32) for value in args)
         found, expected = (as_tuple(definition.comparable(wide, outputs)) for outputs in (found, expected))
     assert way.judge is not None
     for index, (got, ours) in enumerate(zip(found, expected, strict=True)):
         compare_chunks(got, ours, way.judge, index, place)
-
-
-def _wide(value: Any) -> Any:
-    narrow = isinstance(value, torch.Tensor) and value.is_floating_point() and value.dtype.itemsize < 4
-    return value.float() if narrow else value

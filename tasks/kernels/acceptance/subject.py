@@ -155,8 +155,9 @@ class Subject:
                     raise Fault("stale", f"{place}: output {number} was overwritten by a later call")
 
 
-def widened(value: Any) -> Any:
-    """Floating tensors in float64. Eight-bit floats are codes, which a scale belongs to, and stay."""
+def widened(value: Any, to: torch.dtype = torch.float64) -> Any:
+    """Floating tensors in `to`, or as they are where that is wider. Eight-bit floats are codes, which a scale belongs
+    to, and stay."""
     if isinstance(value, torch.Tensor) and value.is_floating_point() and value.dtype.itemsize > 1:
-        return value.double()
+        return value.to(torch.promote_types(value.dtype, to))
     return value
