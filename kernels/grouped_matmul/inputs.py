@@ -30,6 +30,7 @@ CASES: list[dict[str, Any]] = [
     _case(16, 64, 2048, 4096, bench=True, even=True, note="decode, four rows for each"),
     _case(16, 64, 2048, 4096, bench=True, even=True, fp8=True),
     _case(8, 1024, 1024, 2048, bench=True, even=True, note="prefill"),
+    _case(8, 1024, 1024, 2048, bench=True, even=True, fp8=True, note="prefill, FP8 weights"),
 ]
 
 
