@@ -21,6 +21,8 @@ CASES: list[dict[str, Any]] = [
     _case(7, 100, 2, block_columns=48),
     _case(576, 1536, note="rows that end within a block"),
     _case(256, 512, matrices=4, note="a stack of experts"),
+    _case(130, 300, matrices=3, note="matrices of a stack that end within a block"),
+    _case(40, 300, nan=True, note="codes that are no number"),
     _case(0, 7168),
     _case(300032, 7168, huge=True, note="more than 2^31 numbers"),
     _case(2048, 7168, bench=True, note="DeepSeek-V3, an expert's weight"),
@@ -35,6 +37,8 @@ def make(case: dict[str, Any], dtype: torch.dtype, generator: torch.Generator, d
     codes = 100 * torch.randn(*stack, rows, columns, generator=generator, device=device, dtype=torch.float32)
     blocks = (-(-rows // case["block_rows"]), -(-columns // case["block_columns"]))
     scales = torch.rand(*stack, *blocks, generator=generator, device=device, dtype=torch.float32) / 100 + 1e-5
+    if case.get("nan"):
+        codes[codes > 150] = torch.nan
     codes = codes.clamp(-448, 448).to(torch.float8_e4m3fn)
     return codes, scales, case["block_rows"], case["block_columns"], dtype
 

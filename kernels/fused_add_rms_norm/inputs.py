@@ -15,6 +15,7 @@ CASES: list[dict[str, Any]] = [
     {"rows": 64, "hidden": 2048},
     {"rows": 7, "hidden": 7168},
     {"rows": 1, "hidden": 16384, "note": "Llama 3.1 405B, decode"},
+    {"rows": 3, "hidden": 40, "spread": 1e-3, "note": "epsilon counts"},
     {"rows": 0, "hidden": 4096},
     {"rows": 300000, "hidden": 7168, "huge": True, "note": "more than 2^31 elements"},
     {"rows": 16, "hidden": 7168, "bench": True, "note": "DeepSeek-V3, decode"},
@@ -24,12 +25,12 @@ CASES: list[dict[str, Any]] = [
 
 def make(case: dict[str, Any], dtype: torch.dtype, generator: torch.Generator, device: str) -> tuple[Any, ...]:
     """(x, residual, weight, eps); the residual stream is an order larger than a layer's output, as in a model."""
-    rows, hidden = case["rows"], case["hidden"]
+    rows, hidden, spread = case["rows"], case["hidden"], case.get("spread", 1.0)
 
     def normal(*shape: int) -> torch.Tensor:
         return torch.randn(*shape, generator=generator, device=device, dtype=torch.float32)
 
-    x, residual = normal(rows, hidden).to(dtype), (8 * normal(rows, hidden)).to(dtype)
+    x, residual = (spread * normal(rows, hidden)).to(dtype), (8 * spread * normal(rows, hidden)).to(dtype)
     return x, residual, (1 + 0.2 * normal(hidden)).to(dtype), 1e-6
 
 

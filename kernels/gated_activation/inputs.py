@@ -20,6 +20,8 @@ CASES: list[dict[str, Any]] = [
     {"rows": 2, "size": 15360, "activation": "gelu_tanh", "note": "Gemma 3 12B"},
     {"rows": 2, "size": 4096, "activation": "gelu"},
     {"rows": 3, "size": 18432, "note": "DeepSeek-V3, dense layer"},
+    {"rows": 3, "size": 40, "alpha": 1.702, "note": "no limit"},
+    {"rows": 3, "size": 40, "beta": 1.0},
     {"rows": 0, "size": 4096},
     {"rows": 150000, "size": 14336, "huge": True, "note": "more than 2^31 results"},
     {"rows": 1, "size": 14336, "bench": True, "note": "Llama 3 8B, decode"},

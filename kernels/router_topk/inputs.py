@@ -31,6 +31,8 @@ CASES: list[dict[str, Any]] = [
     {"tokens": 9, "experts": 64, "k": 6, "equal": True, "scoring": "sigmoid", "note": "many equal scores"},
     {"tokens": 33, **_DEEPSEEK_V4, "note": "DeepSeek-V4-Flash"},
     {"tokens": 5, "experts": 37, "k": 3, "scoring": "sqrtsoftplus", "renormalise": False},
+    {"tokens": 9, "experts": 24, "k": 24, "scoring": "sqrtsoftplus", "renormalise": False, "spread": 12.0},
+    {"tokens": 9, "experts": 40, "k": 3, "renormalise": False, "spread": 60.0, "note": "exponentials that overflow"},
     {"tokens": 5, "experts": 896, "k": 16, "scoring": "sigmoid", "biased": True, "note": "Kimi K3"},
     {"tokens": 0, **_DEEPSEEK_V3},
     {"tokens": 9000000, **_DEEPSEEK_V3, "huge": True, "note": "more than 2^31 numbers"},
@@ -46,6 +48,7 @@ def make(case: dict[str, Any], dtype: torch.dtype, generator: torch.Generator, d
     """(logits, bias, k, scoring, groups, groups_kept, renormalise, scale)."""
     experts = case["experts"]
     logits = torch.randn(case["tokens"], experts, generator=generator, device=device, dtype=torch.float32)
+    logits *= case.get("spread", 1.0)
     if case.get("equal"):
         logits = logits.round()
     bias = None
