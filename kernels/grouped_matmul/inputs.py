@@ -24,6 +24,7 @@ CASES: list[dict[str, Any]] = [
     _case(4, 40, 256, 512, fp8=True, fp8_rows=True, note="FP8 weights and rows"),
     _case(2, 3, 40, 200, fp8=True, fp8_rows=True, block_rows=16, block_columns=32),
     _case(2, 60, 256, 2048, note="Qwen3-30B-A3B, down"),
+    _case(1, 100, 24, 2700, fp8=True, fp8_rows=True, note="an inner dimension that caches do not hold at once"),
     _case(4, 0, 64, 128),
     _case(128, 12, 4096, 4200, huge=True, note="more than 2^31 numbers in the weights"),
     _case(16, 16, 2048, 4096, bench=True, even=True, note="decode, one row for each"),

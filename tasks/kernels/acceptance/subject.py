@@ -61,11 +61,19 @@ class Subject:
         return as_tuple(self.definition.reference(*args))
 
     def compared(self, args: Sequence[Any], outputs: Tensors, ours: Tensors) -> tuple[Tensors, Tensors, Tensors]:
-        """Outputs, the framework's and float64's, as they are to be compared."""
+        """Outputs, the framework's and float64's, as they are to be compared.
+
+        Raises:
+            Fault: outputs are such that this fails: an index, say, of nothing that there is.
+        """
         exact = tuple(widened(value) for value in args)
         truth = self.reference(exact)
         if compare := self.definition.comparable:
-            outputs, ours, truth = (as_tuple(compare(exact, results)) for results in (outputs, ours, truth))
+            ours, truth = as_tuple(compare(exact, ours)), as_tuple(compare(exact, truth))
+            try:
+                outputs = as_tuple(compare(exact, outputs))
+            except (IndexError, RuntimeError) as error:
+                raise Fault("error", f"results that cannot be compared: {brief(error)}") from error
         return outputs, ours, tuple(t.double() if t.is_floating_point() else t for t in truth)
 
     def calibrate(self, judge: Judge, case: Case, dtype: torch.dtype) -> None:
