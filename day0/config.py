@@ -100,11 +100,12 @@ def explain(error: ValidationError, model: type[BaseModel]) -> str:
     """A validation error as one clause: an unknown key if there is one (another is then missing), else the first."""
     faults = error.errors()
     first = next((fault for fault in faults if fault["type"] == "extra_forbidden"), faults[0])
-    where = ".".join(str(part) for part in first["loc"]) or "the top level"
+    where = ".".join(str(part) for part in first["loc"])
     if first["type"] == "extra_forbidden":
         near = difflib.get_close_matches(str(first["loc"][-1]), _keys(model), n=1)
         return f"unknown key {where!r}" + (f"; did you mean {near[0]!r}?" if near else "")
-    return f"{where}: {first['msg']}"
+    said = "it has no keys" if first["type"] == "model_type" else str(first["msg"]).removeprefix("Value error, ")
+    return f"{where}: {said}" if where else said
 
 
 def _keys(model: type[BaseModel]) -> list[str]:

@@ -16,14 +16,14 @@ from flows import output as outputs
 @click.option(
     "--runtime",
     type=click.Choice(["process", "docker"]),
-    default="process",
-    show_default=True,
-    help="Where build compiles: with this machine's compilers, or with those of an image.",
+    help="Where build compiles: with this machine's compilers (default), or with those of an image.",
 )
 @click.option(
     "--output", type=click.Path(path_type=Path, file_okay=False), metavar="DIR", help="Where export writes to."
 )
-def command(action: str, names: tuple[str, ...], target: str, runtime: str, output: Path | None) -> outputs.Answer:
+def command(
+    action: str, names: tuple[str, ...], target: str, runtime: str | None, output: Path | None
+) -> outputs.Answer:
     """Kernels for a target, all or those named: ours, FlagGems' and the hub's.
 
     list shows them with the verdicts that they have been given on this machine. build compiles them. accept tries
@@ -31,10 +31,15 @@ def command(action: str, names: tuple[str, ...], target: str, runtime: str, outp
     framework, and marks the one that is used. export writes accepted ones in the layout of the hub's kernels.
     Exit code 3: a kernel of ours could not be tried here, because its device is not here.
     """
+    from day0.errors import InputError
     from day0.verdict import exit_code
     from tasks.kernels.actions import act
     from tasks.kernels.render import show_kernels
 
-    kernels, verdict = act(action, names, target, runtime=runtime, output=output)
+    if runtime and action != "build":
+        raise InputError(f"--runtime is for build; {action} uses this machine's compilers")
+    if output and action != "export":
+        raise InputError(f"--output is for export; {action} writes nothing but to DAY0_HOME")
+    kernels, verdict = act(action, names, target, runtime=runtime or "process", output=output)
     data = {"kernels": [kernel.to_json() for kernel in kernels]}
     return outputs.Answer(data, lambda: show_kernels(kernels, target, action == "bench"), exit_code(verdict))

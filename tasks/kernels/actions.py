@@ -7,14 +7,16 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from day0.artifacts.kernels import Kernel
-from day0.errors import EvidenceMissing, InputError, Unavailable
+from day0.errors import CheckFailed, EvidenceMissing, InputError, Unavailable
+from day0.target import load_target
 from day0.target_operators import Device, device_of
 from day0.verdict import Verdict, worst
 from tasks.kernels.acceptance.run import accept, verdict
 from tasks.kernels.build import BuildFailed, architecture_of, build
 from tasks.kernels.definition import KernelDefinition, PackageBackend
 from tasks.kernels.export import export
-from tasks.kernels.gaps import offered, tried, withheld
+from tasks.kernels.find import kernels_folder
+from tasks.kernels.gaps import backends_of, offered, tried, withheld
 from tasks.kernels.providers.choose import best, marked
 from tasks.kernels.timing import bench_all
 from tasks.kernels.verdicts import keep, known
@@ -37,8 +39,11 @@ def act(
     Raises:
         InputError: a name is none of the target's kernels, or a kernel's folder is malformed.
         Unavailable, EvidenceMissing: there is no compiler, or no torch; there is no kernel to export.
+        CheckFailed: no kernel is for this target, so that there is nothing to do.
     """
     choices, device = _chosen(names, target), device_of(target)
+    if action != "list" and not choices and not withheld(target):
+        raise CheckFailed(f"there is no kernel for {target}: {_why_none(target)}")
     if action == "list":
         kernels = marked([known(definition, backend, device) for definition, backend in choices])
         return (*kernels, *_withheld(names, target)), Verdict.PASS
@@ -55,6 +60,8 @@ def act(
 
 def _chosen(names: tuple[str, ...], target: str) -> Choices:
     available = offered(target)
+    if names and not available:
+        raise InputError(f"there is no kernel for {target}: {_why_none(target)}")
     known_names = sorted({definition.name for definition, _ in available})
     for name in names:
         if name not in known_names:
@@ -62,6 +69,12 @@ def _chosen(names: tuple[str, ...], target: str) -> Choices:
             hint = f"did you mean {near[0]!r}?" if near else "`day0 kernels list` names all"
             raise InputError(f"there is no kernel named {name!r} for {target}; {hint}")
     return [(definition, backend) for definition, backend in available if not names or definition.name in names]
+
+
+def _why_none(target: str) -> str:
+    if not (backends := backends_of(target)):
+        return f"configs/operators/{load_target(target).operators}.yaml names no backend of kernels"
+    return f"none in {kernels_folder()} has a backend for it ({', '.join(backends)})"
 
 
 def _withheld(names: tuple[str, ...], target: str) -> list[Kernel]:

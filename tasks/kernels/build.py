@@ -7,6 +7,7 @@ torch's version, the architecture and, where it is built in a container, the ima
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import os
@@ -73,7 +74,7 @@ def build(
 
     Raises:
         BuildFailed: names the kernel, and the file and line of the compiler's first error.
-        InputError: the backend is not compiled, or not for this architecture.
+        InputError: the backend is not compiled, or not for this architecture; the disk is full.
         Unavailable: there is no compiler, or no Docker daemon.
         EvidenceMissing: there is no torch to build against, or no Triton.
         StageTimeout, Cancelled: the stage's time was up.
@@ -142,11 +143,17 @@ def _compile(definition: KernelDefinition, backend: str, how: Recipe, place: Pat
     """Build in a folder of its own, then put the files in their place; what `build.json` says."""
     who = f"kernel {definition.name} for {backend}"
     errors = _FirstError()
+    for left in place.glob(".build-*"):  # by a day0 that was killed: who builds holds the lock
+        shutil.rmtree(left, ignore_errors=True)
     with tempfile.TemporaryDirectory(prefix=".build-", dir=place) as made:
         work = Path(made)
         try:
             functions = how.run(work, errors)
         except process.ProcessFailed as error:
+            if any(os.strerror(errno.ENOSPC) in line for line in error.tail):
+                raise InputError(
+                    f"{who}: no space is left on the disk of {place}: make room, or set DAY0_HOME"
+                ) from error
             raise BuildFailed(f"{who}: {errors.found or error}") from error
         except Unfit as error:
             raise BuildFailed(f"{who}: {error}") from error

@@ -139,16 +139,17 @@ class KernelDefinition:
     """A kernel's folder, its file read and checked."""
 
     def __init__(self, folder: Path) -> None:
-        """Raises InputError: kernel.yaml is missing or malformed, or a file that it names is not there."""
+        """Raises InputError: kernel.yaml is missing or malformed, or a file that it names is not in the folder."""
         self.folder = folder
         self.file = load_config(folder / "kernel.yaml", KernelFile)
         self.schema = parse(self.file.operator)
         if self.file.name != folder.name:
             raise InputError(f"{folder / 'kernel.yaml'}: the name is {self.file.name!r} and the folder {folder.name!r}")
         for name in ("reference.py", "inputs.py", *self._named_files()):
-            path = folder / name
-            if not path.is_file() or not path.resolve().is_relative_to(folder.resolve()):
+            if not (folder / name).is_file():
                 raise InputError(f"{folder / 'kernel.yaml'}: there is no file {name} in {folder}")
+            if not (folder / name).resolve().is_relative_to(folder.resolve()):
+                raise InputError(f"{folder / 'kernel.yaml'}: the file {name} leads out of {folder}")
         compiled = [spec for spec in (self.file.backends.cpu, self.file.backends.cuda) if spec]
         for name in (name for spec in compiled for name in spec.headers):
             shared = (folder.parent / name).resolve()
@@ -188,6 +189,9 @@ class KernelDefinition:
         """The files that a backend is made of, with those beside them, in a fixed order.
 
         A module that calls another project's package stands alone: those beside it call other projects'.
+
+        Raises:
+            InputError: a link among them leads out of the kernel's folder and those beside it.
         """
         spec = self.backend(backend)
         if isinstance(spec, PackageBackend):
@@ -199,6 +203,9 @@ class KernelDefinition:
         found = {self.folder / name for name in named}
         for folder in folders:
             found |= {p for p in folder.iterdir() if p.is_file() and not p.name.startswith(".") and p.suffix != ".pyc"}
+        inside = (self.folder.resolve(), self.folder.parent.resolve())
+        if out := next((p for p in sorted(found) if not any(p.resolve().is_relative_to(at) for at in inside)), None):
+            raise InputError(f"{out} is a link that leads out of {self.folder.parent}")
         return tuple(sorted(found))
 
     def digest(self, backend: str) -> str:
@@ -248,7 +255,8 @@ class KernelDefinition:
         """CASES of inputs.py, each checked against the formulas of bytes and FLOPs.
 
         Raises:
-            InputError: there are none, one is no dict of plain values, or a formula cannot be computed of it.
+            InputError: there are none to accept or to time, one is no dict of plain values, or a formula cannot be
+                computed of it.
         """
         path = self.folder / "inputs.py"
         cases = getattr(self._inputs, "CASES", None)
@@ -263,6 +271,8 @@ class KernelDefinition:
             self.flops(case, 2)
         if not any(case.get("bench") for case in cases):
             raise InputError(f'{path}: no case is marked "bench": True, so there is nothing to time')
+        if all(case.get("bench") or case.get("huge") for case in cases):
+            raise InputError(f'{path}: every case is marked "bench" or "huge", so there is nothing to accept')
         return tuple(cases)
 
     def bytes(self, case: Case, element: int) -> float:

@@ -13,8 +13,15 @@ from tasks.kernels.definition import KernelDefinition
 
 
 def kernels_folder() -> Path:
-    """Where kernels lie: `$DAY0_KERNELS`, by default the project's `kernels/`."""
-    return Path(os.environ.get("DAY0_KERNELS") or PROJECT / "kernels").expanduser().resolve()
+    """Where kernels lie: `$DAY0_KERNELS`, by default the project's `kernels/`.
+
+    Raises:
+        InputError: there is no such folder.
+    """
+    folder = Path(os.environ.get("DAY0_KERNELS") or PROJECT / "kernels").expanduser().resolve()
+    if not folder.is_dir():
+        raise InputError(f"there is no folder {folder}, which DAY0_KERNELS names as that of kernels")
+    return folder
 
 
 def kernel_names(folder: Path | None = None) -> list[str]:

@@ -133,13 +133,13 @@ def _what(gap: Gap) -> str:
 
 def _fitting(target: str) -> list[tuple[KernelDefinition, str]]:
     """Kernels and backends, each kernel's most wanted last."""
-    wanted = _backends(target)
+    wanted = backends_of(target)
     found = [find_kernel(name) for name in kernel_names()] if wanted else []
     pairs = ((definition, backend) for definition in found for backend in wanted if backend in definition.backends)
     return [(definition, backend) for definition, backend in pairs if fits(definition, backend, target)]
 
 
-def _backends(target: str) -> tuple[str, ...]:
+def backends_of(target: str) -> tuple[str, ...]:
     """The backends of kernels that a target can run, most wanted last.
 
     Raises:

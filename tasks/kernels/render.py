@@ -38,7 +38,8 @@ def show_kernels(kernels: Sequence[Kernel], target: str, timed: bool = False) ->
     _show_reasons(console, kernels)
     for kernel in kernels:
         if place := kernel.error.get("exported"):
-            console.print(f"{kernel.name} for {kernel.backend} is in {place}", markup=False, highlight=False)
+            text = f"{kernel.name} for {kernel.backend} is in {place}"
+            console.print(text, markup=False, highlight=False, soft_wrap=True)  # paths are copied from it
         if kernel.chosen and timed:
             console.print(f"{kernel.name} for {kernel.backend} is used: {kernel.chosen}", markup=False, highlight=False)
     for kernel in kernels if timed else ():
@@ -64,7 +65,7 @@ def _show_builds(console: Console, kernels: Sequence[Kernel]) -> None:
     _show_reasons(console, [kernel for kernel in ours if not kernel.error["built"]])
     for kernel in ours:
         if kernel.error["built"]:
-            console.print(_built(kernel), markup=False, highlight=False)
+            console.print(_built(kernel), markup=False, highlight=False, soft_wrap=True)
 
 
 def _show_reasons(console: Console, kernels: Sequence[Kernel]) -> None:
@@ -74,7 +75,8 @@ def _show_reasons(console: Console, kernels: Sequence[Kernel]) -> None:
         if reason := kernel.error.get("reason"):
             reasons.setdefault(reason, []).append(f"{kernel.name} for {kernel.backend}")
     for reason, which in reasons.items():
-        console.print(f"{', '.join(which)}: {reason}", markup=False, highlight=False)
+        whose = ", ".join(which) if len(which) == 1 or len(which) < len(kernels) else f"all {len(which)}"
+        console.print(f"{whose}: {reason}", markup=False, highlight=False)
 
 
 #: As `Sums.report` of acceptance/errors.py has it: the worst case's mean error above the absolute tolerance.

@@ -26,7 +26,7 @@ class Outer(Frozen):
         ("prompts: 3", "prompts: "),
         ("{}", "prompts: "),
         ("prompts: [a", "is not valid YAML"),
-        ("- a", "the top level"),
+        ("- a", "it has no keys"),
         ("prompts: [a]\ninner: {tolerance: .nan}", "inner.tolerance"),
         ("prompts: [a]\n'prompts': [b]", "the key 'prompts' stands twice in one mapping, in lines 1 and 2"),
         (

@@ -18,7 +18,7 @@ from tasks.kernels.acceptance.examine import Candidate, Examination
 from tasks.kernels.acceptance.faults import Fault
 from tasks.kernels.acceptance.run import ENVIRONMENT, accept
 from tasks.kernels.definition import KernelDefinition
-from tests.kernels.conftest import KERNEL_YAML, MakeKernel
+from tests.kernels.conftest import INPUTS, KERNEL_YAML, MakeKernel
 from tests.kernels.faults.trial import VARIANTS, make_folder
 
 pytestmark = [pytest.mark.reference, pytest.mark.compiler]
@@ -172,3 +172,32 @@ def test_an_operator_that_cannot_be_traced_is_rejected_by_opcheck(make_kernel: M
     kernel = accept(KernelDefinition(folder), "triton", interpret=True)
     assert kernel.verdict is Verdict.FAIL, kernel.error
     assert kernel.error["reason"].startswith("opcheck: float32, size=7: test_faketensor: "), kernel.error["reason"]
+
+
+@pytest.mark.parametrize(
+    ("files", "reason"),
+    [
+        (
+            {"inputs.py": INPUTS.replace('{"size": 7}, {"size": 0}, {"size": 1025}', '{"size": 0}')},
+            "inputs.py: no case gives",
+        ),
+        (
+            {"reference.py": "def reference(x, by):\n    return x * by, x\n"},
+            "reference.py: it gives 2 outputs, and the operator has 1",
+        ),
+        ({"reference.py": "def refer(x, by):\n    return x\n"}, "reference.py has no function reference"),
+        (
+            {"reference.py": "def reference(x, by):\n    return x * (1 // 0)\n"},
+            "reference.py:2: ZeroDivisionError",
+        ),
+    ],
+)
+def test_a_kernel_that_nothing_could_be_held_against_is_not_accepted(
+    make_kernel: MakeKernel, files: dict[str, str], reason: str
+) -> None:
+    """The sentence names the file, and no class of ours."""
+    folder = make_kernel(**{"kernel.yaml": ONLY_PYTHON, **files})
+    found = accept(KernelDefinition(folder), "triton", interpret=True)
+    assert found.verdict is Verdict.FAIL
+    assert reason in found.error["reason"]
+    assert "day0.errors" not in found.error["reason"]

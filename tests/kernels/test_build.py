@@ -78,6 +78,25 @@ def test_the_compilers_first_error_is_reported(make_kernel: MakeKernel, kernels_
     assert not list(kernels_home.rglob("*.so"))
 
 
+def test_a_full_disk_is_no_fault_of_the_kernel(
+    make_kernel: MakeKernel, kernels_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full = tmp_path / "full"
+    full.write_text("#!/bin/sh\n[ $1 = --version ] && echo one 1 || { echo ld: No space left on device; exit 1; }\n")
+    full.chmod(0o755)
+    monkeypatch.setenv("CXX", str(full))
+    with pytest.raises(InputError, match=r"no space is left on the disk of .*: make room, or set DAY0_HOME"):
+        build(KernelDefinition(make_kernel()), "cpu")
+
+
+def test_what_a_killed_build_left_is_removed(make_kernel: MakeKernel, kernels_home: Path) -> None:
+    definition = KernelDefinition(make_kernel())
+    place = build(definition, "cpu").path.parent
+    (place / ".build-killed" / "out").mkdir(parents=True)
+    build(definition, "cpu", rebuild=True)
+    assert sorted(path.name for path in place.iterdir()) == ["build.json", "lock", "scale.so"]
+
+
 def test_a_missing_header_is_reported(make_kernel: MakeKernel, kernels_home: Path) -> None:
     definition = KernelDefinition(make_kernel(**{"cpu/kernel.cpp": '#include "gone.h"\n'}))
     with pytest.raises(BuildFailed, match=r"cpu/kernel.cpp:1: gone.h: No such file"):

@@ -104,6 +104,7 @@ def test_a_fault_in_kernel_yaml_is_named(make_kernel: MakeKernel, change: tuple[
         ('CASES = [{"size": [1]}]', "no dict of plain values"),
         ('CASES = [{"rows": 1}]', "there is no 'size'; there are rows, element"),
         ('CASES = [{"size": 1}]', "nothing to time"),
+        ('CASES = [{"size": 1, "bench": True}, {"size": 9, "huge": True}]', "nothing to accept"),
         ("import nothing_of_that_name", "cannot be imported: ModuleNotFoundError"),
         ("raise SystemExit(3)", "cannot be imported: SystemExit"),
     ],
@@ -111,6 +112,25 @@ def test_a_fault_in_kernel_yaml_is_named(make_kernel: MakeKernel, change: tuple[
 def test_a_fault_in_inputs_is_named(make_kernel: MakeKernel, inputs: str, says: str) -> None:
     with pytest.raises(InputError, match=says):
         _ = KernelDefinition(make_kernel(**{"inputs.py": inputs})).cases
+
+
+def test_what_leads_out_of_the_folder_is_refused(make_kernel: MakeKernel, tmp_path: Path) -> None:
+    secret = tmp_path / "secret.h"
+    secret.write_text("// of another\n")
+    folder = make_kernel()
+    (folder / "cpu" / "secret.h").symlink_to(secret)
+    with pytest.raises(InputError, match=r"secret.h is a link that leads out of"):
+        KernelDefinition(folder).digest("cpu")
+    (folder / "reference.py").unlink()
+    (folder / "reference.py").symlink_to(secret)
+    with pytest.raises(InputError, match=r"reference.py leads out of"):
+        KernelDefinition(folder)
+
+
+def test_kernels_that_are_nowhere_are_not_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DAY0_KERNELS", str(tmp_path / "nowhere"))
+    with pytest.raises(InputError, match=r"there is no folder .*/nowhere, which DAY0_KERNELS names"):
+        kernel_names()
 
 
 def test_a_digest_follows_all_that_a_verdict_rests_on(make_kernel: MakeKernel) -> None:

@@ -35,8 +35,14 @@ def test_the_ratio_is_the_one_that_was_judged(capsys: pytest.CaptureFixture[str]
 
 def test_a_reason_that_many_have_is_told_once(capsys: pytest.CaptureFixture[str]) -> None:
     error = {"reason": "not accepted yet"}
-    lines = shown(capsys, *(made(backend, Verdict.INCONCLUSIVE, error=error) for backend in ("cuda", "triton")))
-    assert lines[-1] == "scale for cuda, scale for triton: not accepted yet"
+    untried = [made(backend, Verdict.INCONCLUSIVE, error=error) for backend in ("cuda", "triton")]
+    assert shown(capsys, made(), *untried)[-1] == "scale for cuda, scale for triton: not accepted yet"
+    assert shown(capsys, *untried)[-1] == "all 2: not accepted yet"
+
+
+def test_paths_are_whole_where_lines_are_short(capsys: pytest.CaptureFixture[str]) -> None:
+    library = "/a/long/folder" * 8 + "/scale.so"
+    assert shown(capsys, made(error={"built": True, "library": library}))[-1] == f"scale for cpu is built: {library}"
 
 
 def test_timings_are_shown_where_there_are_any(capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from day0.artifacts.kernels import MOST_ELEMENTS
+from day0.errors import InputError
 from tasks.kernels.acceptance.errors import Judge
 from tasks.kernels.acceptance.huge import check_far, check_huge
 from tasks.kernels.acceptance.layouts import LAYOUTS
@@ -48,15 +49,34 @@ class Examination:
         self.error |= {"seed": self.seed, "calls": 0, "cases": len(self.cases), "poisoned": poison.works}
 
     def run(self) -> None:
-        """Raises Fault: the kernel is rejected."""
-        if not self.cases:
-            raise ValueError(f"kernel {self.definition.name} has no case that is neither huge nor timed")
+        """
+        Raises:
+            Fault: the kernel is rejected.
+            InputError: there is nothing to hold it against.
+        """
+        self._check_reference()
         try:
             for name in self.dtypes or self.definition.file.dtypes:
                 self._examine(Judge(name, self.definition.file.tolerance[name]))
             self.subject.check_earlier()
         finally:
             self.error["calls"] = self.subject.calls
+
+    def _check_reference(self) -> None:
+        """The reference gives as many outputs as the operator has, and numbers in some case."""
+        if not self.cases:
+            raise InputError(f"{self.definition.folder / 'inputs.py'}: no case moves {self.largest} bytes or less")
+        schema, dtype = self.definition.schema, getattr(torch, self.definition.file.dtypes[0])
+        wanted = schema.outputs or sum(argument.mutated for argument in schema.arguments)
+        for case in self.cases:
+            args = self.definition.make(case, dtype, torch.Generator(self.device), self.device)
+            outputs = self.subject.reference(args)
+            if len(outputs) != wanted:
+                at = self.definition.folder / "reference.py"
+                raise InputError(f"{at}: it gives {len(outputs)} outputs, and the operator has {wanted}")
+            if all(output.numel() for output in outputs):
+                return
+        raise InputError(f"{self.definition.folder / 'inputs.py'}: no case gives a number in every output to compare")
 
     def _examine(self, judge: Judge) -> None:
         """Everything in one dtype. All cases' layouts come first: what they find has the plainest reason."""

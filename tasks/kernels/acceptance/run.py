@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 import secrets
 import signal
 import sys
@@ -32,6 +33,8 @@ logger = logging.getLogger("day0.kernels")
 
 #: Seconds that an acceptance may take: some kernels hang.
 LIMIT = 600.0
+_SENTENCE = re.compile(r"day0\.errors\.\w+: ")
+_FRAME = re.compile(r'File "(.+)", line (\d+)')
 #: Bytes that a case may move under Triton's interpreter.
 INTERPRETED = 1 << 20
 CPU = Device("cpu", "CPU")
@@ -167,7 +170,7 @@ def run_worker(
         try:
             process.run_within(limit, command, cwd=home.PROJECT, env=environment, on_line=listen)
         except process.ProcessFailed as error:
-            return None, f"{_death(error)}, at {last}"
+            return None, f"{_death(error, str(request['folder']))}, at {last}"
         except process.TimedOut as error:
             return None, f"{error}, at {last}"
         if not answered.is_file():
@@ -176,10 +179,16 @@ def run_worker(
         return found, ""
 
 
-def _death(error: process.ProcessFailed) -> str:
+def _death(error: process.ProcessFailed, folder: str) -> str:
+    """How the process ended; of an error in Python, where in the kernel's folder, as far as its traceback says."""
     if error.returncode >= 0:
-        last = next((line.strip() for line in reversed(error.tail) if line.strip()), "it printed nothing")
-        return f"its process ended with code {error.returncode}: {last}"
+        lines = [line.strip() for line in reversed(error.tail) if line.strip()]
+        last = lines[0] if lines else "it printed nothing"
+        if own := _SENTENCE.match(last):
+            return last[own.end() :]
+        frames = (match for line in lines if (match := _FRAME.match(line)))
+        where = next((f"{frame[1]}:{frame[2]}: " for frame in frames if frame[1].startswith(f"{folder}/")), "")
+        return f"its process ended with code {error.returncode}: {where}{last}"
     try:
         name = signal.Signals(-error.returncode).name
     except ValueError:
