@@ -20,6 +20,7 @@ with socket.socket() as probe:
     probe.bind(("127.0.0.1", 0))
     PORT = probe.getsockname()[1]
 
+LACKED = pytest.StashKey[str]()
 HOME = Path(tempfile.mkdtemp(prefix="day0-tests-"))
 os.environ.update(QUIET)
 os.environ["DAY0_HOME"] = str(HOME)
@@ -29,6 +30,10 @@ os.environ["PREFECT_API_URL"] = f"http://127.0.0.1:{PORT}/api"
 os.environ["HF_HUB_OFFLINE"] = ""
 
 
+def pytest_unconfigure() -> None:
+    shutil.rmtree(HOME, ignore_errors=True)  # what a server that just ends still writes is not worth a failure
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Skip what this machine cannot run, and say why; where nothing may be skipped, such a test fails instead."""
     no_skips = bool(os.environ.get("DAY0_NO_SKIPS"))
@@ -36,12 +41,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for marker, lacking in LACKING.items():
             if item.get_closest_marker(marker) is None or (why := lacking()) is None:
                 continue
-            item.add_marker(pytest.mark.usefixtures("must_not_skip") if no_skips else pytest.mark.skip(reason=why))
+            if no_skips:
+                item.stash[LACKED] = why
+            else:
+                item.add_marker(pytest.mark.skip(reason=why))
 
 
-@pytest.fixture
-def must_not_skip() -> None:
-    pytest.fail("this test would be skipped, and DAY0_NO_SKIPS allows none")
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if LACKED in item.stash:
+        pytest.fail(f"this test would be skipped, and DAY0_NO_SKIPS allows none: {item.stash[LACKED]}", pytrace=False)
 
 
 @functools.cache
