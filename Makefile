@@ -21,25 +21,18 @@ $(VENV)/.test-setup-done: $(VENV)/.setup-done
 	$(BIN)/python -m pip install --quiet --editable '.[dask,ray,kernels,cuda]'
 	touch $@
 
-# Files of tests go to several processes at once, in the order of their names: what shares a fixture stays together.
-SPREAD := -n logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder
-
-# All that this machine can run; pytest's own summaries name what was skipped, and why. Engines need all cores for
-# themselves, and tests of containers count those that are there: these run one after another.
+# All that this machine can run, one test after another; pytest's own summary names what was skipped, and why.
 test: $(VENV)/.test-setup-done
-	@failed=0; \
-	$(BIN)/python -m pytest $(SPREAD) -m "not engine and not docker" || failed=1; \
-	$(BIN)/python -m pytest -m "engine or docker" || failed=1; \
-	exit $$failed
+	$(BIN)/python -m pytest
 
 lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# Before each commit: lint, formatting, types, quick tests.
+# Before each commit: lint, formatting, types, quick tests; their files go to several processes at once.
 check: lint
-	$(BIN)/python -m pytest -q $(SPREAD) -m "not reference and not engine and not docker and not postgres and not orchestrator and not dask and not ray and not reflink and not triton and not nvcc"
+	$(BIN)/python -m pytest -q -n logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder -m "not reference and not engine and not docker and not postgres and not orchestrator and not dask and not ray and not reflink and not triton and not nvcc"
 
 bench: setup
 	$(BIN)/python -m benchmarks.reshard

@@ -70,8 +70,8 @@ def _tokens(key, value, key_cache, value_cache, slots, key_scale, value_scale, t
     token = token.to(tl.int64)
     if tile < key_tiles:
         _entries(key, key_cache, key_scale, token, there, block, row, slot >= 0, tile * TILE, heads, key_token,
-                 key_head, key_stride, key_block, key_row, key_cache_head, key_cache_stride, key_scale_stride, KEY_SIZE, TILE,
-                 SCALES, NATIVE)  # fmt: skip
+                 key_head, key_stride, key_block, key_row, key_cache_head, key_cache_stride, key_scale_stride, KEY_SIZE,
+                 TILE, SCALES, NATIVE)  # fmt: skip
     else:
         _entries(value, value_cache, value_scale, token, there, block, row, slot >= 0, (tile - key_tiles) * TILE, heads,
                  value_token, value_head, value_stride, value_block, value_row, value_cache_head, value_cache_stride,
