@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import subprocess
 import sys
@@ -112,23 +113,25 @@ def test_an_event_loop_gives_its_result() -> None:
 
 
 ORPHANS = """
-import sys
+import os
 from day0 import process
-process.run(["sh", "-c", "sleep 619 & echo begun; sleep 619"], on_line=lambda line: print(line, flush=True))
+process.run(["sh", "-c", "{0} & echo begun; {0}".format(os.environ["STARTED"])], on_line=lambda line: print(line, flush=True))
 """
 
 
 @pytest.mark.parametrize("sign", [signal.SIGKILL, signal.SIGTERM])
 def test_what_was_started_ends_with_a_parent_that_is_killed(sign: signal.Signals) -> None:
     """By SIGKILL it cannot end anything itself any more."""
-    parent = subprocess.Popen([sys.executable, "-c", ORPHANS], stdout=subprocess.PIPE, text=True)
+    started = f"sleep 619.{os.getpid()}{sign.value}"  # that no other run of the tests on this machine starts
+    env = os.environ | {"STARTED": started}  # its command line would be found, too
+    parent = subprocess.Popen([sys.executable, "-c", ORPHANS], stdout=subprocess.PIPE, text=True, env=env)
     assert parent.stdout is not None
     with parent.stdout:
         assert parent.stdout.readline() == "begun\n"
-    assert alive("sleep 619")
+    assert alive(started)
     parent.send_signal(sign)
     parent.wait()
     ends = time.monotonic() + 20
-    while alive("sleep 619") and time.monotonic() < ends:
+    while alive(started) and time.monotonic() < ends:
         time.sleep(0.05)
-    assert not alive("sleep 619")
+    assert not alive(started)
