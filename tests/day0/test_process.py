@@ -113,8 +113,10 @@ def test_an_event_loop_gives_its_result() -> None:
 
 
 ORPHANS = """
+import os
 from day0 import process
-process.run(["sh", "-c", "$STARTED & echo begun; $STARTED"], on_line=lambda line: print(line, flush=True))
+script = "{0} & echo begun; {0}".format(os.environ["STARTED"])
+process.run(["sh", "-c", script], on_line=lambda line: print(line, flush=True))
 """
 
 
