@@ -33,8 +33,13 @@ def _root_of_softplus(wide: torch.Tensor) -> torch.Tensor:
 
 
 def _root_of_log(wide: torch.Tensor) -> torch.Tensor:
-    powers = 1 + arithmetic.exp_approx(-wide.abs())
-    return (wide.clamp(min=0) + arithmetic.scattered(torch.log2(powers), 22) * 0.6931471805599453).sqrt()
+    tail = torch.log1p(arithmetic.exp_approx(-wide.abs()))
+    return (wide.clamp(min=0) + arithmetic.scattered(tail, 22)).sqrt()
+
+
+def _root_without_small_digits(wide: torch.Tensor) -> torch.Tensor:
+    """1 and a small exponential are 1 in float32."""
+    return (wide.clamp(min=0) + torch.log(1 + torch.exp(-wide.abs()))).sqrt()
 
 
 def routed(
@@ -127,13 +132,13 @@ VARIANTS = Variants(
             routed(_softmax(arithmetic.exp_approx, _by_reciprocal), _sigmoid_approx, _root_of_log, arithmetic.running),
             ALL,
         ),
-        "softmax without the largest": (routed(_softmax(torch.exp, torch.div, shift=False)), ALL),
         "sigmoid by tanh": (routed(sigmoid=lambda x: 0.5 * torch.tanh(0.5 * x) + 0.5), ALL),
         "softmax of the chosen": (_softmax_of_chosen, ALL),
         "scaled before it is renormalised": (routed(scale_first=True), ALL),
         "in float64": (_in_float64, ALL),
     },
     wrong={
+        "exponentials that overflow": (routed(_softmax(torch.exp, torch.div, shift=False)), ALL),
         "scores in bfloat16": (_all_scores(lambda s: rounded(s, torch.bfloat16)), ALL),
         "scores in float16": (_all_scores(lambda s: rounded(s, torch.float16)), ALL),
         "scores in TF32": (_all_scores(lambda s: arithmetic.coarse(s, 10)), ALL),
@@ -142,6 +147,7 @@ VARIANTS = Variants(
         "a sum in bfloat16": (routed(total=lambda w: arithmetic.narrow_running(w, torch.bfloat16)), ALL),
         "bias in bfloat16": (routed(biased=lambda bias: rounded(bias, torch.bfloat16)), ALL),
         "approximate tanh": (routed(sigmoid=lambda x: 0.5 * arithmetic.tanh_approx(0.5 * x) + 0.5), ALL),
+        "softplus without the digits of small scores": (routed(root=_root_without_small_digits), ALL),
         "weights with the bias": (routed(weighted_by_bias=True), ALL),
         "groups by their best expert": (routed(members=1), ALL),
         "not renormalised": (routed(normalise=False), ALL),
