@@ -26,6 +26,8 @@ from typing import Any
 import yaml
 
 from day0.artifacts.base import Frozen
+from day0.artifacts.kernels import Kernel
+from day0.config import read_yaml
 from day0.errors import InputError
 from day0.home import PROJECT
 from day0.verdict import Verdict
@@ -65,7 +67,7 @@ def load_mutants() -> list[Mutant]:
     Raises:
         Unfit: two of a kernel have one name.
     """
-    listed = yaml.safe_load(DATA.read_text())
+    listed = read_yaml(DATA)
     mutants = [Mutant(kernel=kernel, **each) for kernel, of in listed.items() for each in of]
     if twice := [label for label, count in Counter(mutant.label for mutant in mutants).items() if count > 1]:
         raise Unfit(f"{DATA.name} has two mutants of one name: {', '.join(twice)}")
@@ -96,10 +98,20 @@ def make_folder(kernel: str, place: Path, mutant: Mutant | None = None) -> Path:
     shutil.copytree(KERNELS / kernel, folder, ignore=shutil.ignore_patterns("__pycache__"))
     if mutant is not None:
         (folder / mutant.file).write_text(mutated(mutant))
-    definition = yaml.safe_load((folder / "kernel.yaml").read_text())
+    definition = read_yaml(folder / "kernel.yaml")
     definition["backends"]["cpu"]["flags"] = ["-O0"]
     (folder / "kernel.yaml").write_text(yaml.safe_dump(definition))
     return folder
+
+
+def _accepted(kernel: str, seed: int, mutant: Mutant | None = None) -> Kernel:
+    """The acceptance's verdict. Raises Unfit: it does not fit the source, or does not compile."""
+    with tempfile.TemporaryDirectory(prefix="day0-mutant-") as place:
+        definition = KernelDefinition(make_folder(kernel, Path(place), mutant))
+        try:
+            return accept(definition, "cpu", seed=seed)
+        except BuildFailed as error:
+            raise Unfit(f"{mutant.label if mutant else kernel} does not compile: {error}") from error
 
 
 def check_accepted(kernel: str, seed: int) -> None:
@@ -108,11 +120,7 @@ def check_accepted(kernel: str, seed: int) -> None:
     Raises:
         Unfit: it is not.
     """
-    with tempfile.TemporaryDirectory(prefix="day0-mutant-") as place:
-        try:
-            found = accept(KernelDefinition(make_folder(kernel, Path(place))), "cpu", seed=seed)
-        except BuildFailed as error:
-            raise Unfit(f"{kernel} does not compile: {error}") from error
+    found = _accepted(kernel, seed)
     if found.verdict is not Verdict.PASS:
         raise Unfit(f"{kernel} without a fault is not accepted: {found.error.get('reason', found.verdict)}")
 
@@ -125,12 +133,7 @@ def examine(mutant: Mutant, seed: int) -> dict[str, Any]:
         Unfit: it does not fit the source, or does not compile.
     """
     started = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="day0-mutant-") as place:
-        definition = KernelDefinition(make_folder(mutant.kernel, Path(place), mutant))
-        try:
-            found = accept(definition, "cpu", seed=seed)
-        except BuildFailed as error:
-            raise Unfit(f"{mutant.label} does not compile: {error}") from error
+    found = _accepted(mutant.kernel, seed, mutant)
     reason = str(found.error.get("reason", ""))
     if found.verdict is Verdict.FAIL:
         became = "rejected"

@@ -67,6 +67,11 @@ class Operator(Frozen):
     signatures: tuple[Signature, ...] = ()
     """Most costly first, at most `MOST_SIGNATURES`; calls with further ones are in `calls` only."""
 
+    @property
+    def kernel_share(self) -> float | None:
+        """The share of those calls that a kernel would be for which the target lacks: of some dtypes, or of all."""
+        return self.share if self.lacking_share is None else self.lacking_share
+
 
 class Correction(Frozen):
     """Work that the library does in another way than engines do; not in the phase's operators and sums."""

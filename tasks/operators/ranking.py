@@ -174,7 +174,7 @@ def gap_share(operator: Operator) -> float:
     """The share of the calls that the target lacks an operator for; 0 where it has it, or the share is not known."""
     if is_there(operator.status):
         return 0.0
-    return (operator.share if operator.lacking_share is None else operator.lacking_share) or 0.0
+    return operator.kernel_share or 0.0
 
 
 def or_most(share: float | None) -> float:
@@ -208,8 +208,7 @@ def _ranked(phases: Mapping[str, Phase], meant: Callable[[Operator], bool]) -> t
             if not meant(o):
                 continue
             before = gaps.get(o.name)
-            its = o.share if o.lacking_share is None else o.lacking_share
-            shares = [its] if before is None else [before.share, its]
+            shares = [o.kernel_share] if before is None else [before.share, o.kernel_share]
             gaps[o.name] = Gap(
                 name=o.name,
                 status=o.status,
@@ -250,7 +249,7 @@ def reach_of(phases: Mapping[str, Phase]) -> tuple[Reach, ...]:
     for name, phase in phases.items():
         gaps = [o for o in phase.operators if not is_there(o.status) or o.apart]
         timed = [o for o in gaps if o.share is not None]
-        timed.sort(key=lambda o: -(o.share or 0.0 if o.apart else gap_share(o)))
+        timed.sort(key=lambda o: -(o.kernel_share or 0.0))
         for level in LEVELS:
             chosen: list[str] = []
             reached = phase.native or 0.0
@@ -258,7 +257,7 @@ def reach_of(phases: Mapping[str, Phase]) -> tuple[Reach, ...]:
                 if reached >= level - 1e-9:
                     break
                 chosen.append(o.name)
-                reached += (o.share or 0.0) if o.apart else gap_share(o)
+                reached += o.kernel_share or 0.0
             if level == 1.0:
                 chosen = [o.name for o in timed] + [o.name for o in gaps if o.share is None]
             found.append(Reach(phase=name, share=level, operators=tuple(chosen)))

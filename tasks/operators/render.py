@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from rich import box
 from rich.console import Console
+from rich.markup import escape
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
@@ -96,21 +97,15 @@ def _gap_status(gap: Gap) -> str:
 
 
 def _share_of(name: str, phase: Phase) -> float | None:
-    operator = next(o for o in phase.operators if o.name == name)
-    return operator.share if operator.lacking_share is None else operator.lacking_share
+    return next(o.kernel_share for o in phase.operators if o.name == name)
 
 
 def _show_check(check: Check, console: Console) -> None:
     """A verdict, and each part of its reason on a line."""
     first, *others = re.split(r"; (?![^()]*\))", check.reason)
-    _say(console, f"{check.verdict}: {_plain(first)}")
+    _say(console, f"{check.verdict}: {escape(first)}")
     for other in others:
-        _say(console, _plain(other), 2)
-
-
-def _plain(text: str) -> str:
-    """Brackets in it are no markup."""
-    return text.replace("[", "\\[")
+        _say(console, escape(other), 2)
 
 
 def _show_reach(report: OperatorReport, console: Console) -> None:

@@ -20,25 +20,22 @@ from day0.artifacts.smoke import SmokeReport
 from day0.endpoint import Endpoint, EngineDied, LastWords
 from day0.errors import StageTimeout
 from day0.verdict import Check, Verdict
-from tasks.smoke import exact, reference_client
+from tasks.smoke import exact
 from tasks.smoke.exact import BLOCK, NotPossible, float32_service, option, with_option
 from tasks.smoke.limits import FLOAT32
-from tasks.smoke.reference_client import Pair, Prepared, Scored, Scores
 from tasks.smoke.render import show
 from tasks.smoke.run import run_smoke
-from tasks.smoke.settings import SmokeSettings, load_settings
+from tasks.smoke.settings import SmokeSettings
 from tasks.smoke.task import smoke
-from tests.smoke.server import IDS, serving
+from tests.smoke.server import serving
+from tests.smoke.whole import settings, use_table
+
+__all__ = ["settings"]
 
 COMMAND = [
     "python", "-m", "engine", "--host", "127.0.0.1", "--dtype", "bfloat16", "--kv-cache-memory-bytes", "8192000",
     "--kv-cache-dtype", "auto", "--max-model-len", "8192", "--tensor-parallel-size", "1", "--max-num-seqs", "4",
 ]  # fmt: skip
-PROMPTS = [
-    {"name": "text", "text": "The capital of France is", "generate": 4, "stream": True},
-    {"name": "scored", "text": "Water boils at one hundred degrees."},
-    {"name": "chat", "messages": [{"role": "user", "content": "Hello"}], "generate": 4, "stream": True},
-]
 Change = Callable[[str, Any, Any], Any]
 
 
@@ -60,13 +57,6 @@ class TwoEngines:
 
     def last_words(self) -> LastWords:
         return LastWords()
-
-
-@pytest.fixture
-def settings() -> SmokeSettings:
-    shipped = load_settings().to_json()
-    shipped["thresholds"]["min_positions"] = 10
-    return SmokeSettings.model_validate({**shipped, "prompts": PROMPTS, "request_timeout": 5})
 
 
 @pytest.fixture
@@ -95,28 +85,7 @@ def service_at(model: Path, command: list[str] = COMMAND, memory_bytes: int = 1 
 @pytest.fixture(autouse=True)
 def reference(monkeypatch: pytest.MonkeyPatch) -> None:
     """At float32 the reference is the stub to 1e-6 nats; its rounding is 0.008 nats."""
-
-    def prepare(model: Path, prompts: object) -> Prepared:
-        return Prepared(
-            ids={"text": [5, 6, 7, 8, 9], "scored": list(range(20, 40)), "chat": [1, 2, 3]},
-            without_generation_prompt={"chat": [1, 2]},
-            faults={},
-            special_tokens=["<eos>"],
-            chat_template=True,
-            library={"library": "table", "torch": "none"},
-        )
-
-    def scored(ids: list[int], shift: float) -> Scored:
-        values = [-0.5 + 1e-6 * math.sin(at) + shift for at in range(1, len(ids))]
-        return Scored(values, ids[1:], values, [1.0] * len(values))
-
-    def score(model: Path, sequences: Any, continuations: Any, dtype: str, weights: str | None) -> Scores:
-        made = {name: IDS[:count] for name, (_, count) in continuations.items()}
-        every = {**sequences, **{n: [*ids, *made[n]] for n, (ids, _) in continuations.items()}}
-        return Scores({name: Pair(scored(ids, 0.0), scored(ids, 0.008)) for name, ids in every.items()}, made)
-
-    monkeypatch.setattr(reference_client, "prepare", prepare)
-    monkeypatch.setattr(reference_client, "score", score)
+    use_table(monkeypatch, 1e-6)
 
 
 def shifted(by: float) -> Change:

@@ -41,6 +41,11 @@ def model(tmp_path: Path) -> Path:
 @pytest.fixture(autouse=True)
 def reference(monkeypatch: pytest.MonkeyPatch) -> None:
     """A reference that agrees with the stub up to rounding."""
+    use_table(monkeypatch, 0.01)
+
+
+def use_table(monkeypatch: pytest.MonkeyPatch, noise: float) -> None:
+    """A reference that is within `noise` nats of the stub at float32, and whose rounding is 0.008 nats."""
 
     def prepare(model: Path, prompts: object) -> Prepared:
         return Prepared(
@@ -53,8 +58,7 @@ def reference(monkeypatch: pytest.MonkeyPatch) -> None:
         )
 
     def scored(ids: list[int], shift: float) -> Scored:
-        noise = [0.01 * math.sin(at) + shift for at in range(1, len(ids))]
-        values = [-0.5 + n for n in noise]
+        values = [-0.5 + noise * math.sin(at) + shift for at in range(1, len(ids))]
         return Scored(values, ids[1:], values, [1.0] * len(values))
 
     def score(model: Path, sequences: Any, continuations: Any, dtype: str, weights: str | None) -> Scores:
