@@ -46,6 +46,8 @@ class Buffer:
     def __init__(self, size: int, pool: BufferPool | None) -> None:
         self.array = np.empty(size, np.uint8)
         self.view = self.array.data
+        self.taker = 0
+        """The thread that took it last."""
         self._pool = pool
         self._users = 1
         self._lock = threading.Lock()
@@ -67,32 +69,35 @@ class Buffer:
 
 
 class BufferPool:
-    """`count` buffers of `size` bytes, made once: fresh allocations cost page faults, above all on a busy machine."""
+    """`count` buffers of `size` bytes, made once: fresh allocations cost page faults, above all on a busy machine.
+
+    A thread gets a buffer back that it had before, where one is free: one that another core's cache still holds costs
+    a third more to read into, and twice as much to gather into (measured on two cores; benchmarks/RESULTS.md).
+    """
 
     def __init__(self, size: int, count: int, control: Control) -> None:
         self.size = size
         self._control = control
-        self._free = deque(Buffer(size, self) for _ in range(count))
-        self._given, self._waiting = threading.Condition(), 0
+        self._free = [Buffer(size, self) for _ in range(count)]
+        """The one used last at the end: the caches have more of it than of the others."""
+        self._given = threading.Condition(threading.Lock())
 
     def take(self) -> Buffer:
         """A free buffer, once there is one: this is what bounds how far reading runs ahead of hashing."""
-        while True:
-            try:
-                return self._free.pop()  # the one used last, which the processor's cache still has
-            except IndexError:
+        thread = threading.get_ident()
+        with self._given:
+            while not self._free:
                 self._control.check()
-            with self._given:
-                self._waiting += 1
-                if not self._free:
-                    self._given.wait(0.2)
-                self._waiting -= 1
+                self._given.wait(0.2)
+            own = (place for place in reversed(range(len(self._free))) if self._free[place].taker == thread)
+            buffer = self._free.pop(next(own, -1))
+        buffer.taker = thread
+        return buffer
 
     def give(self, buffer: Buffer) -> None:
-        self._free.append(buffer)
-        if self._waiting:  # seldom: a lock for every block costs more than what it guards
-            with self._given:
-                self._given.notify()
+        with self._given:
+            self._free.append(buffer)
+            self._given.notify()
 
 
 class Shareable(Protocol):

@@ -16,21 +16,29 @@ from pathlib import Path
 BLOCK = 4096
 
 _FICLONERANGE = 0x4020940D  # linux/fs.h: _IOW(0x94, 13, struct file_clone_range)
-_UNSUPPORTED = {
-    errno.EXDEV, errno.EINVAL, errno.EOPNOTSUPP, errno.ENOTTY, errno.ENOSYS, errno.EPERM, errno.ETXTBSY, errno.EBADF,
-}  # fmt: skip
+_NEVER = {errno.EXDEV, errno.EOPNOTSUPP, errno.ENOTTY, errno.ENOSYS}  # these file systems, whatever the range
+_NOT_THIS = {errno.EINVAL, errno.EPERM, errno.ETXTBSY, errno.EBADF}
+
+
+class NoReflinks(OSError):
+    """The file systems of two files cannot share blocks with each other."""
 
 
 def clone_range(source: int, begin: int, end: int, target: int, offset: int) -> bool:
-    """Let the target share the source's bytes [begin, end) at `offset`; False where that cannot be.
+    """Let the target share the source's bytes [begin, end) at `offset`; False where these cannot be.
 
     All offsets are multiples of the block size. Both files are given as open descriptors.
+
+    Raises:
+        NoReflinks: no range of the two can be shared: asking for each of thousands would cost more than they take.
     """
     request = struct.pack("qQQQ", source, begin, end - begin, offset)
     try:
         fcntl.ioctl(target, _FICLONERANGE, request)
     except OSError as error:
-        if error.errno in _UNSUPPORTED:
+        if error.errno in _NEVER:
+            raise NoReflinks(error.errno, error.strerror) from error
+        if error.errno in _NOT_THIS:
             return False
         raise
     return True

@@ -21,7 +21,7 @@ from tasks.reshard.copying import Copying
 from tasks.reshard.hashing import Buffer, BufferPool, Control, FileHash, Helpers
 from tasks.reshard.jobs import FinishJob, ShardJob, ShardResult, State, state_of
 from tasks.reshard.moves import Move, Run, Sweep, copied, gather, moves_of, shared_span
-from tasks.reshard.reflink import clone_range
+from tasks.reshard.reflink import NoReflinks, clone_range
 from tasks.reshard.source import Source, read_at
 from tasks.reshard.targets import Finished, Targets
 from tasks.reshard.writes import Stream
@@ -83,6 +83,8 @@ class ShardPass:
         self.job, self.targets, self.buffers, self.growth = job, targets, buffers, growth
         self.helpers, self.control = helpers, control
         self.sources: dict[str, int] = {}
+        self.shares = True
+        """Whether blocks may be shared, until the kernel has said that these file systems never do."""
         self.sha: FileHash | None = None
         self.errors: dict[str, dict[str, float]] = {}
 
@@ -138,12 +140,16 @@ class ShardPass:
 
     def _share(self, move: Move) -> list[Move]:
         """The move, or what is left of it to copy where the middle of a run can be shared."""
-        begin, end = shared_span(move)
+        begin, end = shared_span(move) if self.shares else (0, 0)
         if begin == end or not isinstance(move, Run):
             return [move]
         offset = move.target_offset - move.begin
         target = self.targets.descriptor(move.target)
-        if not clone_range(self.source.descriptor, begin, end, target, begin + offset):
+        try:
+            if not clone_range(self.source.descriptor, begin, end, target, begin + offset):
+                return [move]
+        except NoReflinks:
+            self.shares = False
             return [move]
         spans = ((move.begin, begin, True), (begin, end, False), (end, move.end, True))
         return [Run(move.target, a + offset, a, b, write) for a, b, write in spans if a < b]

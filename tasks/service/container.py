@@ -119,8 +119,10 @@ def security_of(attrs: dict[str, Any]) -> dict[str, Any]:
         "memory_limit": host["Memory"],
         "pids_limit": host["PidsLimit"],
         "tmpfs": host["Tmpfs"] or {},
+        # The daemon keeps them in a map, and tells them in another order each time.
         "mounts": [
-            {"source": m["Source"], "target": m["Destination"], "read_only": not m["RW"]} for m in attrs["Mounts"]
+            {"source": m["Source"], "target": m["Destination"], "read_only": not m["RW"]}
+            for m in sorted(attrs["Mounts"], key=lambda m: str(m["Destination"]))
         ],
         "published": sorted(
             f"{binding['HostIp']}:{binding['HostPort']}->{port}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import re
@@ -150,6 +151,22 @@ def test_a_file_system_without_reflinks_says_so_and_copies(tmp_path: Path) -> No
         assert all((place / "out" / name).read_bytes() == content for name, content in case.oracle.items())
     finally:
         subprocess.run(["umount", str(place)], check=True)
+
+
+def test_who_cannot_share_is_asked_once_a_shard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    case = make_case(tmp_path / "m", 4, shards=3, tensors=40, largest=400_000, shuffle=False)
+    case.oracle.clear()
+    plan, asked = split_in_two(case), []
+
+    def refuse(descriptor: int, *_: object) -> None:
+        asked.append(descriptor)
+        raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
+
+    monkeypatch.setattr("tasks.reshard.reflink.fcntl.ioctl", refuse)
+    (tmp_path / "out").mkdir()
+    write_files(plan, case.checkpoint, tmp_path / "out", hashes=False)
+    assert len(asked) == len(case.checkpoint.files)
+    assert all((tmp_path / "out" / name).read_bytes() == content for name, content in case.oracle.items())
 
 
 def test_a_folder_that_cannot_be_written_to_shares_nothing(tmp_path: Path) -> None:

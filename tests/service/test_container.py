@@ -144,12 +144,14 @@ def test_kernels_are_mounted_read_only_and_what_is_written_of_them_is_read(
     spec = scripted_container(writes + READY).model_copy(update={"kernels": str(kernels)})
     with EngineSession("test") as session:
         started = session.start(spec)
-        assert started.security["mounts"] == [
-            {"source": spec.model_path, "target": "/model", "read_only": True},
-            {"source": str(kernels), "target": "/kernels", "read_only": True},
-        ]
-        assert _fenced(started.security).verdict is Verdict.PASS
         container = client.containers.get(f"day0-{started.name}")
+        assert started.security["mounts"] == [
+            {"source": str(kernels), "target": "/kernels", "read_only": True},
+            {"source": spec.model_path, "target": "/model", "read_only": True},
+        ]
+        turned = container.attrs | {"Mounts": container.attrs["Mounts"][::-1]}  # as the daemon tells them at times
+        assert started.security == security_of(container.attrs) == security_of(turned)
+        assert _fenced(started.security).verdict is Verdict.PASS
         assert container.exec_run(["touch", "/kernels/x"]).exit_code != 0
         assert started.endpoint.kernel_uses is not None
         assert started.endpoint.kernel_uses() == [b"[1]", b"[2]"]
