@@ -31,6 +31,7 @@ MODELS = (
 ONE = """
 import json, sys, time
 from pathlib import Path
+from benchmarks.peak import peak_rss
 from day0.architecture.parallel import Sizes
 from day0.architecture.stored import stored_from_config
 from day0.architecture.structure import structure_of
@@ -44,7 +45,7 @@ start = time.perf_counter()
 found = capture(CaptureRequest(config=raw, prompt=512, context=512, dispatch_key="CPU", graph=graph))
 seconds = time.perf_counter() - start
 assert not found.unsupported, found.unsupported
-peak = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM"))
+peak = peak_rss()
 structure = structure_of(raw, sys.argv[1])
 work = WorkModel(structure, stored_from_config(structure, None), BYTES_OF)
 passes = {"prefill": (512, 0), "decode": (1, 512)}
@@ -55,7 +56,7 @@ for phase, (new, past) in passes.items():
     off = max(off, abs(flops / work.rank_work(Step(1, new, past), Sizes(1, 1)).flops - 1))
 print(json.dumps({
     "trace": round(seconds, 2),
-    "mebibytes": round(int(peak.split()[1]) / 1024, 1),
+    "mebibytes": round(peak / (1 << 20), 1),
     "off": round(off, 5),
     "operators": len({o.name for phase in found.phases.values() for o in phase}),
     "calls": {phase: sum(o.calls for o in operators) for phase, operators in found.phases.items()},

@@ -27,6 +27,7 @@ from tests.models.published_models import TABLES, config_of
 ONE = """
 import sys, time
 from pathlib import Path
+from benchmarks.peak import peak_rss
 from tasks.profile.describe import describe_model
 from tasks.profile.settings import ProfileSettings
 start = time.perf_counter()
@@ -34,9 +35,7 @@ profile = describe_model(Path(sys.argv[1]), ProfileSettings())
 seconds = time.perf_counter() - start
 heavy = {"torch", "transformers", "numba", "prefect", "matplotlib"} & sys.modules.keys()
 assert not heavy, heavy
-# Not ru_maxrss, which keeps the peak of the process that this one was forked from.
-peak = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM"))
-print(seconds, int(peak.split()[1]) / 1024, profile.parameters.total, profile.verdict)
+print(seconds, peak_rss() / (1 << 20), profile.parameters.total, profile.verdict)
 """
 
 

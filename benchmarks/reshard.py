@@ -50,13 +50,14 @@ WARM = 4  # rounds in memory that are not counted: all ways get faster until mem
 SETTLE = 2.0  # seconds in which a file system gives back the space of what was removed
 
 PEAK = """
-import resource, sys
+import sys
 from pathlib import Path
+from benchmarks.peak import peak_rss
 from benchmarks.reshard import reshard
 from day0.checkpoint import open_checkpoint
 reshard(open_checkpoint(Path(sys.argv[1])), Path(sys.argv[2]), tp=4)
 assert "torch" not in sys.modules
-print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+print(peak_rss())
 """
 
 

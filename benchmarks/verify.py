@@ -35,20 +35,22 @@ PROJECT = Path(__file__).parent.parent
 LIMITS = {"of_openssl": 1.05, "hub_client_of_day0": 1.7}
 
 DAY0 = """
-import sys, time, resource
+import sys, time
 from pathlib import Path
+from benchmarks.peak import peak_rss
 from tasks.download.manifest import read_manifest
 from tasks.download.verify import verify_folder
 root, sums = Path(sys.argv[1]), Path(sys.argv[2])
 start, cpu = time.monotonic(), time.process_time()
 report = verify_folder(root, read_manifest(sums), rehash=True)
 seconds, cpu = time.monotonic() - start, time.process_time() - cpu
-print(seconds, cpu, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+print(seconds, cpu, peak_rss())
 sys.exit(report.verdict != "pass" or report.checked_files == 0)
 """
 HUB = """
-import json, sys, time, resource
+import json, sys, time
 from pathlib import Path
+from benchmarks.peak import peak_rss
 from huggingface_hub.hf_api import RepoFile
 from huggingface_hub.utils._verification import collect_local_files, verify_maps
 root, sums = Path(sys.argv[1]), Path(sys.argv[2])
@@ -62,7 +64,7 @@ result = verify_maps(
     remote_by_path=remote, local_by_path=collect_local_files(root), revision="main", verified_path=root
 )
 seconds, cpu = time.monotonic() - start, time.process_time() - cpu
-print(seconds, cpu, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+print(seconds, cpu, peak_rss())
 sys.exit(bool(result.mismatches or result.missing_paths) or result.checked_count != len(remote))
 """
 
